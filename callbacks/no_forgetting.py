@@ -14,7 +14,7 @@ from continual_petl.callbacks.base import StreamCallback
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.errors import ForgettingError
 from continual_petl.learner import ContinualLearner
-from continual_petl.learner.answer import answer
+from continual_petl.learner.respond import respond
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.verify.backbone_check import check_backbone
 from continual_petl.store.verify.probe import image_shape
@@ -112,7 +112,8 @@ def _outputs(learner: ContinualLearner, task: str) -> Tensor:
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:
-        return answer(learner.backbone, learner.bank(task), learner.plans[task].pooling, batch)
+        outputs: Tensor = respond([learner.task_bank(task)], batch)[0]
+        return outputs
     finally:
         for module, training in modes:
             module.training = training

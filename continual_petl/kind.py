@@ -275,21 +275,25 @@ class Kind:
     def encode(
         self,
         inputs: Sequence[Any],
+        how: HowEncoded,
         *,
-        pairs: Sequence[str] | None,
-        answers: Any,
-        tokenizer: Any,
-        images: Any,
-        max_length: int,
-        max_target_length: int | None,
-        chat: Any,
-        options: Sequence[str] | None,
-        row_options: Sequence[Sequence[str]] | None,
-        settings: Mapping[str, Any] | None,
-        where: str,
-        cache: Any,
+        pairs: Sequence[str] | None = None,
+        answers: Any = None,
+        row_options: Sequence[Sequence[str]] | None = None,
     ) -> Any:
-        """Return checked rows as `TokenisedRows`; see `continual_petl.streams.encoding.encode.encode_rows`."""
+        """Return checked rows as `TokenisedRows`, with their labels or targets, or without for prediction.
+
+        Args:
+            inputs: texts, sources, conversations, lists of words or images, one per row; an empty list only checks ``how``.
+            how: what determines the encoding, beside the kind.
+            pairs: the second text of each row, for a task on text pairs.
+            answers: labels ``(N,)`` or ``(N, C)``, an array of tags per row, or target texts; ``None`` if there are none.
+            row_options: the texts to choose from in each row, if they are not the same.
+
+        Raises:
+            InputError: if the tokenizer, the preprocessing or a length does not fit the kind, or a row cannot be used.
+            ValueError: if the tokenizer or the preprocessing that the kind needs is missing.
+        """
         raise NotImplementedError
 
     def check_encoded(self, task: Any, rows: Any, max_length: int) -> None:
@@ -424,6 +428,30 @@ class HowRead:
     """The `ChatSpec` of a task on conversations."""
     folder: str | None = None
     """Where relative paths in the rows begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowEncoded:
+    """What determines how rows are encoded, beside the kind of their task."""
+
+    tokenizer: Any = None
+    """The fast tokenizer of the backbone; not needed for images."""
+    images: Any = None
+    """The `ImageProcessing` of the backbone, for images."""
+    max_length: int = 0
+    """Maximum tokens per row."""
+    max_target_length: int | None = None
+    """As in the task; it also limits the sources of a causal-lm task, so it counts for predictions too."""
+    chat: Any = None
+    """The `ResolvedChat` of a task on conversations, which are lists of messages."""
+    options: Sequence[str] | None = None
+    """The texts to choose from in a generative task, the same for every row."""
+    settings: Mapping[str, Any] | None = None
+    """The settings of the task's kind."""
+    where: str = "rows"
+    """Names the rows in messages."""
+    cache: Any = None
+    """The `CacheFiles` where token ids of large splits are cached; None disables the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
+from continual_petl.kind import HowEncoded
 from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
@@ -107,4 +108,9 @@ def chat_of(template: str | None = None, loss_on: LossOn = "response", **given: 
 def encoded(messages: list[Message], chat: ResolvedChat, max_length: int = 4000, **given: Any) -> TokenisedRows:
     """Encode a conversation as one row; its last message is the answer."""
     *source, last = messages
-    return tokenise_chats([source], [last["content"]], CHAT_TOKENIZER, max_length, chat=chat, **given)
+    return tokenise_chats([source], [last["content"]], how(max_length, chat=chat, **given))
+
+
+def how(max_length: int, **given: Any) -> HowEncoded:
+    """Return how conversations are encoded."""
+    return HowEncoded(tokenizer=CHAT_TOKENIZER, max_length=max_length, **given)

@@ -44,7 +44,7 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 INSIDE = {
     "banks": (
         {"mixed"},
-        {"ablated_view", "layer_cut", "merge"},
+        {"ablated_view", "states_below", "merge"},
         {"attach"},
         {"attention_hooks", "bank", "prompt_hooks", "recompute"},
         {"forms", "own_parameters"},

@@ -8,9 +8,9 @@ when the block ends, even if it raises.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,7 +25,7 @@ from continual_petl.backbones.sites import Sites, attention_of
 from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms import form_of, in_order
-from continual_petl.banks.forms.base import NOTHING, Placement, PrefixPlacement
+from continual_petl.banks.forms.base import NOTHING, Behind, Placement, PrefixPlacement
 from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, without_prompt
 from continual_petl.banks.recompute import layers_recomputed
 
@@ -51,46 +51,41 @@ def run(
             `continual_petl.banks.recompute`. The gradients are the same, bit for bit.
     """
     with turn(model):
-        parts, own = _Parts.of(bank), bank.substitutes(model)
+        parts = Parts.of(bank, model)
         recomputing: AbstractContextManager[None] = nullcontext()
         if checkpointing and torch.is_grad_enabled():
-            recomputing = layers_recomputed(model, bank.sites, own, lambda number: _again(model, parts, number))
-        with _attached(model, parts) as length, recomputing:
-            return one_pass(model, bank.sites, inputs, own, length, base=base, tied=bank.tied)
+            recomputing = layers_recomputed(model, bank.sites, parts.own, lambda number: _again(model, parts, number))
+        with _attached(model, parts), recomputing:
+            return one_pass(model, parts, inputs, base=base)
 
 
-def one_pass(
-    model: PreTrainedModel,
-    sites: Sites,
-    inputs: Mapping[str, Tensor],
-    substitutes: Mapping[str, Tensor],
-    length: int,
-    *,
-    base: bool,
-    tied: bool = True,
-) -> Any:
-    """Return the model's output with some parameters replaced; called inside a block that attaches a bank.
+def run_parts(model: PreTrainedModel, parts: Parts, inputs: Mapping[str, Tensor]) -> Any:
+    """Return the output of the base model for ``inputs`` with these parts attached; called inside `turn`."""
+    with _attached(model, parts):
+        return one_pass(model, parts, inputs, base=True)
+
+
+def one_pass(model: PreTrainedModel, parts: Parts, inputs: Mapping[str, Tensor], *, base: bool) -> Any:
+    """Return the model's output with some parameters replaced; called inside a block that attaches the other parts.
 
     Args:
         model: the backbone.
-        sites: its sites.
+        parts: see `Parts`.
         inputs: see `run`.
-        substitutes: replacement tensors by parameter name.
-        length: number of prompt vectors.
         base: see `run`.
-        tied: whether a replaced parameter may have several names in the model; looking for them takes time in every pass.
     """
+    sites, length = parts.sites, parts.num_prompt_vectors
     given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
     target: nn.Module = _without_head(model, sites) if base else model
     strip = sites.base if base else ""
     if sites.anatomy.output_head != "none":
         # A single pass over complete texts never reads a cache.
         given.setdefault("use_cache", False)
-    own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
+    own = {n.removeprefix(strip): t for n, t in parts.own.items() if n.startswith(strip)}
     if base:
         # T5's head is a sibling of its encoder and decoder: T5 has no separate base model.
         own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
-    output = functional_call(target, own, (), given, tie_weights=tied) if own else target(**given)
+    output = functional_call(target, own, (), given, tie_weights=parts.tied) if own else target(**given)
     return without_prompt(sites, output, length) if length else output
 
 
@@ -103,31 +98,30 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
         inputs: ids and mask; rows of a decoder-only model are left-padded.
         settings: further arguments of ``generate``.
     """
-    with attached(model, bank) as length, torch.no_grad():
+    with turn(model), torch.no_grad():
+        parts = Parts.of(bank, model)
+        length, substitutes = parts.num_prompt_vectors, {f"model.{name}": own for name, own in parts.own.items()}
         given: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
-        substitutes = {f"model.{name}": tensor for name, tensor in bank.substitutes(model).items()}
         target = _Generate(model)
         given |= dict(settings)
-        ids: Tensor = functional_call(target, substitutes, (), given) if substitutes else target(**given)
+        with _attached(model, parts):
+            ids: Tensor = functional_call(target, substitutes, (), given) if substitutes else target(**given)
         return ids
 
 
 @contextmanager
-def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
+def attached(model: PreTrainedModel, bank: Bank) -> Iterator[None]:
     """Attach the bank's forms, prefixes and prompt to the backbone inside the ``with`` block.
 
     The bank's own parameters are not attached here: `run` and `generate` pass them in. Only one bank can be
     attached to a backbone at a time: other threads wait at the start of the block.
 
-    Returns:
-        The number of prompt vectors.
-
     Raises:
         RuntimeError: if this thread has already attached a bank to the backbone; if the backbone would recompute layers in
             the backward pass, when the bank is no longer attached; or if it would use weights cached for another bank.
     """
-    with turn(model), _attached(model, _Parts.of(bank)) as length:
-        yield length
+    with turn(model), _attached(model, Parts.of(bank, model)):
+        yield
 
 
 def _check_ready(model: nn.Module) -> None:
@@ -172,47 +166,75 @@ def turn(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """The parts of a bank attached in one pass; prefixes and prompt are computed only once, even if layers are recomputed."""
+class Parts:
+    """What is attached to the backbone in one pass; it is computed only once, even if layers are recomputed."""
 
     sites: Sites
-    placements: list[Placement]
-    prefixes: list[PrefixPlacement]
-    prompt: Tensor | None
+    placements: Sequence[Placement] = ()
+    prefixes: Sequence[PrefixPlacement] = ()
+    prompt: Tensor | None = None
+    """The prompt (L, W), or one for each row (B, L, W)."""
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+    """The tensors that replace parameters of the backbone, by name."""
+    tied: bool = True
+    """Whether a replaced parameter may have several names in the model; looking for them takes time in every pass."""
+    behind: Behind = field(default_factory=lambda: NOTHING)
+    """A function that is applied to the output of a module, by module."""
 
     @classmethod
-    def of(cls, bank: Bank) -> _Parts:
-        placements, prefixes = in_order(bank.placements()), bank.prefixes()
-        return cls(sites=bank.sites, placements=placements, prefixes=prefixes, prompt=bank.prompt())
+    def of(cls, bank: Bank, model: nn.Module) -> Parts:
+        """Return the parts of a bank."""
+        return cls(
+            sites=bank.sites,
+            placements=in_order(bank.placements()),
+            prefixes=bank.prefixes(),
+            prompt=bank.prompt(),
+            own=bank.substitutes(model),
+            tied=bank.tied,
+        )
 
-    def of_layer(self, number: int) -> _Parts:
+    @property
+    def num_prompt_vectors(self) -> int:
+        """The number of prompt vectors in front of each row."""
+        return 0 if self.prompt is None else self.prompt.shape[-2]
+
+    def of_layer(self, number: int) -> Parts:
+        """Return the placements and prefixes of one layer."""
         placements = [placement for placement in self.placements if placement.layer.number == number]
-        prefixes = [prefix for prefix in self.prefixes if prefix.layer.number == number]
-        return _Parts(sites=self.sites, placements=placements, prefixes=prefixes, prompt=None)
+        return Parts(
+            sites=self.sites,
+            placements=placements,
+            prefixes=[prefix for prefix in self.prefixes if prefix.layer.number == number],
+        )
 
 
 @contextmanager
-def _attached(model: PreTrainedModel, parts: _Parts) -> Iterator[int]:
-    sites, prompt = parts.sites, parts.prompt
+def _attached(model: PreTrainedModel, parts: Parts) -> Iterator[None]:
+    sites = parts.sites
     handles: list[RemovableHandle] = []
     prefixes: dict[nn.Module, list[PrefixPlacement]] = {}
     try:
+        handles += [module.register_forward_hook(_followed_by(follow)) for module, follow in parts.behind.items()]
         for placement in parts.placements:
-            handles += form_of(placement.modification).attach(model, sites, placement, NOTHING)
+            handles += form_of(placement.modification).attach(model, sites, placement, parts.behind)
         for prefix in parts.prefixes:
             path = prefix.layer.full(attention_of(prefix.layer, prefix.name).module)
             prefixes.setdefault(model.get_submodule(path), []).append(prefix)
-        if prompt is not None:
-            handles += prompt_hooks(model, sites, prompt)
+        if parts.prompt is not None:
+            handles += prompt_hooks(model, sites, parts.prompt)
         with changed_heads(model, prefixes):
-            yield 0 if prompt is None else len(prompt)
+            yield
     finally:
         for handle in handles:
             handle.remove()
 
 
+def _followed_by(follow: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+    return lambda module, args, output: follow(output)
+
+
 @contextmanager
-def _again(model: PreTrainedModel, parts: _Parts, number: int) -> Iterator[None]:
+def _again(model: PreTrainedModel, parts: Parts, number: int) -> Iterator[None]:
     """Attach the parts of one layer while that layer is recomputed in the backward pass."""
     with turn(model), _attached(model, parts.of_layer(number)):
         yield

@@ -86,7 +86,8 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 torch.cat([keys for keys, _ in gates], dim=-2),
                 torch.cat([values for _, values in gates], dim=-2),
             )
-            output_BTHE = _gated(output_BTHE, query, together, key, attention_mask, rest, scale)
+            logits = _logits(query, together[0], scale), _text_logits(query, key, attention_mask, rest, scale)
+            output_BTHE = _gated(output_BTHE, *logits, together[1])
         for delta_BTHE in parallel:
             output_BTHE = output_BTHE + delta_BTHE
         return output_BTHE, weights
@@ -144,24 +145,19 @@ def _multihead(change: PrefixPlacement, query: Tensor, keys: Tensor, values: Ten
     return delta_BTHE * (factor.to(delta_BTHE.dtype) if isinstance(factor, Tensor) else factor)
 
 
-def _gated(
-    output_BTHE: Tensor,
-    query: Tensor,
-    learned: tuple[Tensor, Tensor],
-    key: Tensor,
-    mask: Tensor | None,
-    rest: dict[str, Any],
-    scale: float,
-) -> Tensor:
-    prefix_BHTL = _logits(query, learned[0], scale)
+def _text_logits(query: Tensor, key: Tensor, mask: Tensor | None, rest: dict[str, Any], scale: float) -> Tensor:
     text_BHTK = _logits(query, key, scale)
     if rest.get("position_bias") is not None:
         text_BHTK = text_BHTK + rest["position_bias"]
     if mask is not None:
         text_BHTK = text_BHTK.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else text_BHTK + mask
+    return text_BHTK
+
+
+def _gated(output_BTHE: Tensor, prefix_BHTL: Tensor, text_BHTK: Tensor, values: Tensor) -> Tensor:
     gate_BHT = torch.sigmoid(prefix_BHTL.logsumexp(-1) - text_BHTK.logsumexp(-1))
     gate_BTH1 = gate_BHT.transpose(1, 2).unsqueeze(-1)
-    return (1 - gate_BTH1) * output_BTHE + gate_BTH1 * _weigh(torch.softmax(prefix_BHTL, -1), learned[1])
+    return (1 - gate_BTH1) * output_BTHE + gate_BTH1 * _weigh(torch.softmax(prefix_BHTL, -1), values)
 
 
 def _mask(implementation: str) -> Callable[..., Tensor | None]:

@@ -18,7 +18,6 @@ from continual_petl.banks.bank import Bank
 from continual_petl.engine.checks.other_banks import banks_read, parent_bank, shared_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
-from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
@@ -141,10 +140,9 @@ class TaskRun:
                 self.backbone,
                 self.data.train,
                 self.data.validation,
+                self.plan,
                 routing=routing,
                 pad_token_id=self.session.models.pad_token_id,
-                seed=self.plan.seed,
-                has_labels=kind_of(self.plan).has_one_label,
             )
         return self._sums[routing]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from continual_petl.export.subject import Subject
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import start_token
 from continual_petl.learner.generate import ends_of
+from continual_petl.learner.task_bank import start_token
 from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.tokenise_sources import adds_end, num_closing, room_for
 from continual_petl.streams.encoding.tokenizer_calls import glues_words

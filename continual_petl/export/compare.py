@@ -14,7 +14,7 @@ from continual_petl.banks.ablated_view import AblatedView, modified_layers
 from continual_petl.errors import ExportError
 from continual_petl.export.subject import Subject
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import backbone_inputs, head_of, shifted_right
+from continual_petl.learner.task_bank import TaskBank, backbone_inputs, shifted_right
 from continual_petl.store.verify.replay import as_certified, replay
 
 TOLERANCE = 1e-5
@@ -70,13 +70,13 @@ def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
         subject: the task.
         compute: computes logits with the exported files.
     """
-    backbone, bank = subject.backbone, subject.bank
-    expected = replay(backbone, bank, subject.plan.pooling, subject.probe)
+    backbone = subject.backbone
+    expected = replay(subject, subject.probe)
     batch = {name: tensor.to(backbone.model.device) for name, tensor in subject.probe.items()}
     inputs = backbone_inputs(backbone, batch)
     if kind_of(subject.plan).decodes:
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
-    found = subject.unit.standardised(as_certified(head_of(bank), compute(inputs).float(), batch))
+    found = subject.unit.standardised(as_certified(subject.head, compute(inputs).float(), batch))
     expected = subject.unit.standardised(expected)
     scale = max(1.0, float(expected.abs().max()))
     difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
@@ -88,7 +88,7 @@ def _allowed(subject: Subject, expected: Tensor, scale: float) -> float:
     layers = modified_layers(subject.bank)
     if not layers:  # the bank is only a prompt or a head
         return TOLERANCE
-    without = replay(subject.backbone, AblatedView(subject.bank, layers), subject.plan.pooling, subject.probe)
+    without = replay(TaskBank(subject.backbone, subject.plan, AblatedView(subject.bank, layers)), subject.probe)
     effect = float((expected - subject.unit.standardised(without)).abs().max()) / scale
     # A number in the units of the targets is rounded relative to their mean, not to their deviation.
     rounding = ROUNDING + 2**-23 * abs(subject.unit.mean) / subject.unit.deviation

@@ -18,13 +18,10 @@ from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
-from continual_petl.learner.answer import answer
-from continual_petl.learner.generate import decode, generate
-from continual_petl.learner.options import option_scores
-from continual_petl.learner.respond import places_of_words
+from continual_petl.kind import HowEncoded, kind_of
+from continual_petl.learner.generate import Decoding, decode
+from continual_petl.learner.respond import respond
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.rows import TokenisedRows
 
@@ -104,18 +101,19 @@ def encoded(subject: Subject, rows: Sequence[Any]) -> TokenisedRows:
     images = None
     if kind_of(plan).reads_images:
         images = image_processing(backbone.name, backbone.revision, backbone.model.config)
-    return encode_rows(
-        plan.kind,
-        inputs,
-        pairs=[row[1] for row in rows] if plan.pair else None,
+    how = HowEncoded(
         tokenizer=subject.tokenizer,
         max_length=subject.max_length,
         max_target_length=plan.max_target_length,
         images=images,
         chat=plan.chat,
         options=plan.options,
-        row_options=[row[1] for row in rows] if own else None,
     )
+    second = [row[1] for row in rows] if own or plan.pair else None
+    made: TokenisedRows = kind_of(plan).encode(
+        inputs, how, pairs=second if plan.pair else None, row_options=second if own else None
+    )
+    return made
 
 
 @torch.no_grad()
@@ -126,25 +124,24 @@ def expected_of(subject: Subject, rows: Sequence[Any]) -> dict[str, Any]:
         ``logits`` (B, C), for token-classification (tokens, C) without padding; ``scores`` a list of each row's options;
         ``answers`` texts; ``tags`` names of labels, word by word.
     """
-    plan, backbone, bank = subject.plan, subject.backbone, subject.bank
+    plan, device = subject.plan, subject.backbone.model.device
     made = encoded(subject, rows)
     batch = collate(made, range(len(rows)), subject.pad or 0, kind=plan.kind, train=False)
-    batch = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-    if plan.options_from is not None:
-        scores = option_scores(backbone, bank, plan, batch).cpu()
-        options = [row[1] for row in rows] if plan.options_from == "row" else [list(plan.options or ())] * len(rows)
-        own = [row[: len(each)].tolist() for row, each in zip(scores, options, strict=True)]
-        return {"scores": own, "answers": [each[row.index(max(row))] for each, row in zip(options, own, strict=True)]}
-    if kind_of(plan).generates:
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    (outputs,) = respond([subject], batch, decoding=Decoding(tokenizer=subject.tokenizer))
+    if isinstance(outputs, list):
         assert plan.generation is not None
         assert subject.tokenizer is not None
-        ids = generate(backbone, bank, plan.generation, batch, subject.tokenizer, seed=plan.seed, chat=plan.chat)
-        return {"answers": decode(subject.tokenizer, ids, plan.generation.stop)}
-    outputs = answer(backbone, bank, plan.pooling, batch).cpu()
+        return {"answers": decode(subject.tokenizer, outputs, plan.generation.stop)}
+    outputs = outputs.cpu()
+    if plan.options_from is not None:
+        options = [row[1] for row in rows] if plan.options_from == "row" else [list(plan.options or ())] * len(rows)
+        own = [row[: len(each)].tolist() for row, each in zip(outputs, options, strict=True)]
+        return {"scores": own, "answers": [each[row.index(max(row))] for each, row in zip(options, own, strict=True)]}
     if not kind_of(plan).per_word:
         return {"logits": outputs}
     labels, best = plan.labels or (), outputs.argmax(-1)
-    tags = [[labels[best[n, place]] for place in places_of_words(made, n).tolist()] for n in range(len(rows))]
+    tags = [[labels[best[n, place]] for place in made.places_of_words(n).tolist()] for n in range(len(rows))]
     return {"logits": flat(outputs, batch["attention_mask"].cpu()), "tags": tags}
 
 

@@ -23,7 +23,7 @@ from continual_petl.export.subject import Subject
 from continual_petl.export.words import CannotExpressError
 from continual_petl.export.written import OnDevice, check_written
 from continual_petl.heads.linear import LinearHead
-from continual_petl.learner.answer import head_of
+from continual_petl.learner.task_bank import head_of
 
 
 def write_checkpoint(subject: Subject, folder: Path) -> float:

@@ -20,6 +20,7 @@ from continual_petl.export.words import CannotExpressError
 from continual_petl.heads.linear import NumberHead
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.kind import find_kind
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.verify.probe_file import certified_probe
@@ -34,13 +35,10 @@ MAX_UNIT = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """The task that is exported."""
+class Subject(TaskBank):
+    """The task that is exported; its backbone is in float32, whatever precision the task was learned in."""
 
     plan: TaskPlan
-    bank: Bank
-    backbone: Backbone
-    """In float32, whatever precision the task was learned in."""
     probe: dict[str, Tensor]
     """The inputs in its certificate."""
     unit: Targets = AS_GIVEN

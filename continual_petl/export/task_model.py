@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import INPUTS, answer
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import INPUTS
 from continual_petl.store.bank_cache import CachedBank
 
 
@@ -68,5 +69,5 @@ class TaskModel(nn.Module):
                 f"backbone's {'image processor' if kind.reads_images else 'tokenizer'} returns."
             )
         with self._held.attending():
-            outputs = answer(self._held.backbone, self.bank, self.plan.pooling, inputs)
+            (outputs,) = respond([self._held], inputs)
         return outputs if self.plan.targets is None else self.plan.targets.restored(outputs)

@@ -18,7 +18,8 @@ from continual_petl.export.subject import Subject
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.head import ImportedHead
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import answer, backbone_inputs
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.sources.checks import show
 
@@ -81,7 +82,7 @@ def _by_ids(imported: Imported, subject: Subject, compute: Compute) -> tuple[str
     for row in chain.from_iterable(rows_of(subject)):
         batch = collate(encoded(subject, [row]), [0], subject.pad or 0, kind=plan.kind, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in batch.items() if name != "index"}
-        wanted, found = answer(backbone, subject.bank, plan.pooling, batch), compute(backbone_inputs(backbone, batch))
+        (wanted,), found = respond([subject], batch), compute(backbone_inputs(backbone, batch))
         if float((wanted - found).abs().max()) > TOLERANCE * max(1.0, float(wanted.abs().max())):
             others.append((row, int(batch["input_ids"][0, -1])))
     if not others:

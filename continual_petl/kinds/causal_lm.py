@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
+from continual_petl.kind import HowEncoded
 from continual_petl.kinds.generation import Generation
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -43,15 +44,14 @@ class CausalLM(Generation):
             )
         return super().read_texts(task, rows, chat)
 
-    def encode(self, inputs: Sequence[Any], **settings: Any) -> TokenisedRows:
+    def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> TokenisedRows:
         """Tokenise sources and targets, or conversations."""
-        if settings["chat"] is None:
-            return super().encode(inputs, **settings)
+        if how.chat is None:
+            return super().encode(inputs, how, **rows)
         from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 
-        given = {name: settings[name] for name in ("chat", "max_target_length", "options", "row_options", "where")}
-        tokenizer = self.needed(settings["tokenizer"])
-        return tokenise_chats(inputs, settings["answers"], tokenizer, settings["max_length"], **given)
+        self.tokenizer(how)
+        return tokenise_chats(inputs, rows.get("answers"), how, rows.get("row_options"))
 
     def check_encoded(self, task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
         """Check that the longest source and the text generated after it fit into one row."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about, known_names
 from continual_petl.heads.metric_names import OF_TEXTS
-from continual_petl.kind import MAX_OPTIONS, HowRead, ReadRows
+from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -82,16 +82,15 @@ class Generation(OfTexts):
 
         return room_for(self.name, max_length, max_target_length)
 
-    def encode(self, inputs: Sequence[Any], **settings: Any) -> TokenisedRows:
+    def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> TokenisedRows:
         """Tokenise sources and targets."""
         from continual_petl.streams.encoding.tokenise import check_not_empty
         from continual_petl.streams.encoding.tokenise_sources import tokenise_sources
 
-        given = {name: settings[name] for name in ("max_target_length", "options", "row_options", "cache")}
-        tokenizer = self.needed(settings["tokenizer"])
-        rows = tokenise_sources(inputs, settings["answers"], tokenizer, settings["max_length"], kind=self.name, **given)
-        check_not_empty(inputs, rows, settings["where"])
-        return rows
+        self.tokenizer(how)
+        encoded = tokenise_sources(self.name, inputs, rows.get("answers"), how, rows.get("row_options"))
+        check_not_empty(inputs, encoded, how.where)
+        return encoded
 
     def row_weights(self, rows: TokenisedRows, class_weights: tuple[float, ...] | None) -> NDArray[np.float64]:
         """Return the number of target tokens of each row, the end token included."""

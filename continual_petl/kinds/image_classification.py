@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from continual_petl.kind import HowEncoded
 from continual_petl.kinds.labels import OneLabel
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
-    from continual_petl.streams.encoding.image_processing import ImageProcessing
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -30,22 +30,20 @@ class ImageClassification(OneLabel):
 
         return check_images(rows.where, task.columns.image, rows.inputs, folder)
 
-    def encode(
-        self, inputs: Sequence[Any], *, answers: Any, images: ImageProcessing | None, **settings: Any
-    ) -> TokenisedRows:
+    def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> TokenisedRows:
         """Return the pixels that the backbone reads."""
         import numpy as np
 
         from continual_petl.streams.encoding.rows import TokenisedRows
 
-        if images is None:
+        if how.images is None:
             raise ValueError("images need the preprocessing of the backbone: give images=image_processing(...)")
         return TokenisedRows(
             ids=np.empty(0, dtype=np.int32),
             offsets=np.zeros(len(inputs) + 1, dtype=np.int64),
             token_types=None,
-            labels=answers,
-            pixels=images(inputs),
+            labels=rows.get("answers"),
+            pixels=how.images(inputs),
         )
 
     def wanted_row(self, row: Any, *, pair: bool) -> str | None:

@@ -15,7 +15,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.kind import MAX_OPTIONS, HowRead, ReadRows
+from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
 from continual_petl.kinds.several import OfSeveral, there
 from continual_petl.kinds.texts import column_of_answers
 from continual_petl.streams.preparation.spellings import nearest
@@ -89,7 +89,12 @@ class MultipleChoice(OfSeveral):
         return ReadRows(inputs=rows.inputs, answers=right, names=right, options=options)
 
     def encode(
-        self, inputs: Sequence[Any], *, answers: Any, row_options: Sequence[Sequence[str]] | None, **settings: Any
+        self,
+        inputs: Sequence[Any],
+        how: HowEncoded,
+        *,
+        row_options: Sequence[Sequence[str]] | None = None,
+        **answered: Any,
     ) -> TokenisedRows:
         """Tokenise each text alone, by which its task can be found, and as a pair with each option."""
         import numpy as np
@@ -98,14 +103,14 @@ class MultipleChoice(OfSeveral):
         from continual_petl.streams.encoding.token_cache import encode_cached
         from continual_petl.streams.encoding.tokenise import check_room
 
-        tokenizer, max_length = self.needed(settings["tokenizer"]), settings["max_length"]
+        tokenizer, max_length = self.tokenizer(how), how.max_length
         check_room(tokenizer, max_length, pair=True)
-        rows = super().encode(inputs, answers=None, row_options=None, **settings)
+        rows = super().encode(inputs, how)
         if not row_options:
             return rows
         starts = offsets_of(map(len, row_options))
         encoded = encode_cached(
-            settings["cache"],
+            how.cache,
             tokenizer,
             [text for text, own in zip(inputs, row_options, strict=True) for _ in own],
             [option for own in row_options for option in own],
@@ -118,7 +123,7 @@ class MultipleChoice(OfSeveral):
             option_texts=tuple(map(tuple, row_options)),
             num_truncated=int(np.logical_or.reduceat(encoded.cut, starts[:-1]).sum()),
         )
-        _check_distinct(encoded, row_options, settings["where"], max_length)
+        _check_distinct(encoded, row_options, how.where, max_length)
         return rows
 
     def of_rows(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import NO_ANSWER, HowRead, OwnColumn, ReadRows
+from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadRows
 from continual_petl.kinds.several import OfSeveral, there
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, check_texts, raise_faults, show
@@ -144,13 +144,11 @@ class QuestionAnswering(OfSeveral):
     def encode(
         self,
         inputs: Sequence[Any],
+        how: HowEncoded,
         *,
-        pairs: Sequence[str] | None,
-        answers: Sequence[Gold] | None,
-        settings: Mapping[str, Any] | None,
-        where: str,
-        max_length: int,
-        **others: Any,
+        pairs: Sequence[str] | None = None,
+        answers: Sequence[Gold] | None = None,
+        row_options: Sequence[Sequence[str]] | None = None,
     ) -> TokenisedRows:
         """Tokenise questions with their contexts, and divide them into windows; see `Kind.encode`."""
         from continual_petl.heads.spans import compared
@@ -158,10 +156,10 @@ class QuestionAnswering(OfSeveral):
         from continual_petl.streams.encoding.tokenise import check_room
         from continual_petl.streams.encoding.tokenizer_calls import settings_kept
 
-        tokenizer, how = self.needed(others["tokenizer"]), SpanSettings.model_validate(settings or {})
-        check_room(tokenizer, max_length, pair=True)
+        tokenizer, spans = self.tokenizer(how), SpanSettings.model_validate(how.settings or {})
+        check_room(tokenizer, how.max_length, pair=True)
         contexts = pairs or []
-        windows = _Windows(tokenizer, how.stride, max_length, where)
+        windows = _Windows(tokenizer, spans.stride, how.max_length, how.where)
         with settings_kept(tokenizer):
             for start in range(0, len(inputs), _CHUNK):
                 chunk = slice(start, start + _CHUNK)
@@ -169,7 +167,7 @@ class QuestionAnswering(OfSeveral):
                 for row, each in enumerate(encoded, start):
                     windows.add(each, None if answers is None else answers[row])
         sequences = windows.sequences(labelled=answers is not None)
-        references = () if answers is None else tuple(compared(gold.texts, none=how.no_answer) for gold in answers)
+        references = () if answers is None else tuple(compared(gold.texts, none=spans.no_answer) for gold in answers)
         first, offsets = spans_of(sequences.offsets, sequences.starts[:-1])
         return TokenisedRows(
             ids=sequences.ids[first],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from continual_petl.kind import HowRead, Kind, ReadRows
-from continual_petl.streams.schema.chat_spec import ResolvedChat
+from continual_petl.kind import HowEncoded, HowRead, Kind, ReadRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import check_texts
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -14,8 +13,6 @@ from continual_petl.streams.sources.split_rows import SplitRows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from continual_petl.streams.encoding.cache_files import CacheFiles
-    from continual_petl.streams.encoding.image_processing import ImageProcessing
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -53,36 +50,29 @@ class OfTexts(Kind):
     def encode(
         self,
         inputs: Sequence[Any],
+        how: HowEncoded,
         *,
-        pairs: Sequence[str] | None,
-        answers: Any,
-        tokenizer: PreTrainedTokenizerBase | None,
-        images: ImageProcessing | None,
-        max_length: int,
-        max_target_length: int | None,
-        chat: ResolvedChat | None,
-        options: Sequence[str] | None,
-        row_options: Sequence[Sequence[str]] | None,
-        settings: Mapping[str, Any] | None,
-        where: str,
-        cache: CacheFiles | None,
+        pairs: Sequence[str] | None = None,
+        answers: Any = None,
+        row_options: Sequence[Sequence[str]] | None = None,
     ) -> TokenisedRows:
         """Tokenise texts or pairs; see `Kind.encode`."""
         from continual_petl.streams.encoding.tokenise import check_not_empty, tokenise
 
-        rows = tokenise(inputs, pairs, answers, self.needed(tokenizer), max_length, cache=cache)
-        check_not_empty(inputs, rows, where)
+        rows = tokenise(inputs, pairs, answers, self.tokenizer(how), how.max_length, cache=how.cache)
+        check_not_empty(inputs, rows, how.where)
         return rows
 
-    def needed(self, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    def tokenizer(self, how: HowEncoded) -> PreTrainedTokenizerBase:
         """Return the tokenizer.
 
         Raises:
             ValueError: if there is none.
         """
-        if tokenizer is None:
+        if how.tokenizer is None:
             raise ValueError(f"a {self.name} needs the tokenizer of the backbone")
-        return tokenizer
+        found: PreTrainedTokenizerBase = how.tokenizer
+        return found
 
 
 def column_of_answers(task: TaskSpec) -> str:

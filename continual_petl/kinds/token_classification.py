@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about
 from continual_petl.heads.tag_scheme import TagReading
-from continual_petl.kind import IGNORED, HowRead
+from continual_petl.kind import IGNORED, HowEncoded, HowRead
 from continual_petl.kinds.labels import OfClasses
 from continual_petl.kinds.texts import column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -75,13 +75,12 @@ class TokenClassification(OfClasses):
 
         return np.bincount(np.concatenate(answers), minlength=num_labels)
 
-    def encode(self, inputs: Sequence[Any], **settings: Any) -> TokenisedRows:
+    def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> TokenisedRows:
         """Tokenise lists of words."""
         from continual_petl.streams.encoding.tokenise import tokenise_words
 
-        given = {name: settings[name] for name in ("where", "cache")}
-        tokenizer = self.needed(settings["tokenizer"])
-        return tokenise_words(inputs, settings["answers"], tokenizer, settings["max_length"], **given)
+        given = self.tokenizer(how), how.max_length
+        return tokenise_words(inputs, rows.get("answers"), *given, where=how.where, cache=how.cache)
 
     def cut_in_words(self, *, chats: bool) -> str:
         """Return what happens to words that are cut off."""

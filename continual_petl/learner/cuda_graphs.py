@@ -25,6 +25,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.head import IGNORED
 from continual_petl.kind import kind_of
 from continual_petl.learner.memory import ran_out
+from continual_petl.learner.respond import STATES
 from continual_petl.learner.task_plan import TaskPlan
 
 STEP = 16
@@ -33,7 +34,7 @@ MAX_GRAPHS = 64
 """Maximum number of graphs in memory; the least recently used one is recorded again when it is needed."""
 _WARMUP = 2
 _NOT_READ = ("index",)
-_PADDING = {"attention_mask": 0, "token_type_ids": 0, "labels": IGNORED, "states_below": 0}
+_PADDING = {"attention_mask": 0, "token_type_ids": 0, "labels": IGNORED, STATES: 0}
 
 Batch = dict[str, Tensor]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import lowest_layer
+from continual_petl.banks.states_below import lowest_layer
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan

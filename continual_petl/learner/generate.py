@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,15 +14,12 @@ from transformers import (
     PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
 )
-from transformers.generation.streamers import BaseStreamer
 
-from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
-from continual_petl.banks.bank import Bank
-from continual_petl.kind import kind_of
-from continual_petl.learner.answer import backbone_inputs, head_of, start_token
 from continual_petl.learner.near_ties import NearTies
 from continual_petl.learner.sampling import Sampler, Stops, before_stop
+from continual_petl.learner.streaming import Pieces, Put
+from continual_petl.learner.task_bank import TaskBank, backbone_inputs, start_token
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import GenerationSpec
@@ -58,46 +56,44 @@ def ends_of(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat | None = None
     return Ends(tokenizer.eos_token_id if chat is None else chat.end, padding_id(tokenizer))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How texts are generated, beside the task's own settings."""
+
+    tokenizer: PreTrainedTokenizerBase | Ends | None
+    """Has the end token; only tasks that generate text need it, and stop strings and pieces need a full tokenizer."""
+    put: Put | None = None
+    """Receives the text of a single row in pieces while it is generated, without beams; see `Pieces`."""
+    near_ties: list[bool] | None = None
+    """If given, it is filled for every row with whether its text was nearly another one; see `NearTies`. A search
+    with beams does not fill it."""
+
+
 @torch.no_grad()
-def generate(
-    backbone: Backbone,
-    bank: Bank,
-    spec: GenerationSpec,
-    batch: dict[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase | Ends,
-    *,
-    seed: int = 0,
-    chat: ResolvedChat | None = None,
-    streamer: BaseStreamer | None = None,
-    near_ties: list[bool] | None = None,
-) -> list[list[int]]:
+def generate(own: TaskBank, batch: dict[str, Tensor], decoding: Decoding) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. A row ends before the end token, or with the token
     that completes a stop string; `decode` then removes the stop string.
 
     Args:
-        backbone: a backbone that generates.
-        bank: bank of a generative task, in eval mode.
-        spec: how to generate.
+        own: a task that generates text, and its bank, in eval mode.
         batch: sources; left-padded for causal-lm.
-        tokenizer: provides the end token; a full tokenizer is needed if there are stop strings.
-        seed: seed of the task, for sampling.
-        chat: the chat template of a task on conversations.
-        streamer: gets every token as soon as it is generated; for one row, without beams.
-        near_ties: if given, it is filled for every row with whether its text was nearly another one; see `NearTies`. A
-            search with beams does not fill it.
+        decoding: see `Decoding`.
     """
-    end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
+    backbone, spec, continues = own.backbone, own.plan.generation, own.kind.continues
+    tokenizer, near_ties = decoding.tokenizer, decoding.near_ties
+    assert spec is not None
+    assert tokenizer is not None
+    end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, own.plan.chat)
     settings = {**_NEUTRAL, **spec.model_dump(include=_SEARCH), "eos_token_id": end, "pad_token_id": pad}
     if spec.min_new_tokens == 0:
         # transformers warns if both are set.
         settings |= {"min_new_tokens": None, "min_length": 0}
-    continues = kind_of(head_of(bank)).continues
     if not continues:
         settings["decoder_start_token_id"] = start_token(backbone)
     # The output starts with the decoder's input: the start token, or the whole source.
     given = batch["input_ids"].shape[1] if continues else 1
     processors = _processors(spec, given)
-    sampler = Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]) if spec.do_sample else None
+    sampler = Sampler(spec, own.plan.seed, batch["input_ids"], batch["attention_mask"]) if spec.do_sample else None
     ties: NearTies | None = None
     if near_ties is not None and spec.num_beams == 1:
         ties = NearTies(backbone.precision, spec.repetition_penalty, sampler)
@@ -109,10 +105,11 @@ def generate(
         assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
         stops = Stops(tokenizer, spec.stop, given)
         settings["stopping_criteria"] = [stops]
-    if streamer is not None:
-        settings["streamer"] = streamer
-    inputs = backbone_inputs(backbone, batch)
-    ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
+    pieces: Pieces | None = None
+    if decoding.put is not None:
+        assert not isinstance(tokenizer, Ends), "pieces of text need a full tokenizer"
+        settings["streamer"] = pieces = Pieces(tokenizer, end, spec.stop, decoding.put)
+    ids_BW: Tensor = attach.generate(backbone.model, own.bank, backbone_inputs(backbone, batch), settings)
     generated = ids_BW[:, given:].tolist()
     rows = [_up_to(row, end) for row in generated]
     if stops is not None:
@@ -120,6 +117,9 @@ def generate(
     if ties is not None and near_ties is not None:
         # The end token is also chosen.
         near_ties += ties.of_rows([min(len(row) + 1, len(whole)) for row, whole in zip(rows, generated, strict=True)])
+    if pieces is not None:
+        assert not isinstance(tokenizer, Ends)
+        pieces.finish(*decode(tokenizer, rows, spec.stop))
     return rows
 
 

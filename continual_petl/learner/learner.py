@@ -30,18 +30,20 @@ from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.scores import make_scores
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.begin import prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of
 from continual_petl.learner.fit import Fit
+from continual_petl.learner.generate import Decoding
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
+from continual_petl.learner.metrics import count, texts_of
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
-from continual_petl.learner.respond import Outputs, count, respond, texts_of
+from continual_petl.learner.respond import Outputs, respond
 from continual_petl.learner.start import copy_bank
+from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.windows import ALONE, Windows
 from continual_petl.seeding import derive_seed
@@ -261,6 +263,10 @@ class ContinualLearner(L.LightningModule):
         assert isinstance(bank, Bank)
         return bank
 
+    def task_bank(self, task: str) -> TaskBank:
+        """Return a bank that is in memory, with its plan and the backbone."""
+        return TaskBank(self.backbone, self.plans[task], self.bank(task))
+
     def train(self, mode: bool = True) -> ContinualLearner:
         """Set the mode of the banks; the backbone stays in eval mode, except for the dropout that a task asked for."""
         super().train(mode)
@@ -272,9 +278,9 @@ class ContinualLearner(L.LightningModule):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the active bank's outputs, float32; see `answer` for their shape."""
-        checkpointing = self.training and self.plan.training.gradient_checkpointing
-        return answer(self.backbone, self.active_bank, self.plan.pooling, batch, checkpointing=checkpointing)
+        """Return the active bank's outputs, float32; see `respond` for their shape."""
+        outputs: Tensor = respond([self.task_bank(self.plan.name)], batch)[0]
+        return outputs
 
     @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -313,7 +319,7 @@ class ContinualLearner(L.LightningModule):
 
     @report_oom
     def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Outputs, Tensor]:
-        """Return the active bank's outputs (see `respond`) and the index of each row."""
+        """Return the active bank's outputs and the index of each row: those of `respond`, or the tag of every token."""
         return self._respond(batch), batch["index"]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -375,14 +381,16 @@ class ContinualLearner(L.LightningModule):
         return loss if penalty is None else loss + penalty
 
     def _respond(self, batch: Batch) -> Outputs:
-        return respond(self.backbone, self.active_bank, self.plan, batch, self.tokenizer)
+        own = self.task_bank(self.plan.name)
+        outputs: Outputs = respond([own], batch, decoding=Decoding(tokenizer=self.tokenizer))[0]
+        return own.head.predictions(outputs) if own.kind.per_word and isinstance(outputs, Tensor) else outputs
 
     def _score(self, split: str, batch: Batch) -> None:
         loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
         texts = texts_of(self.plan, loader, batch["index"]) if self.plan.predicts_texts else None
         scores = self._scores_of(split).to(self.device)
-        stop = self.plan.generation.stop if self.plan.generation is not None else ()
-        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), texts, self.tokenizer, stop)
+        own = self.task_bank(self.plan.name)
+        count(scores, own, self._respond(batch), batch.get("labels"), texts, self.tokenizer)
 
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the metrics of a split, created on first use, since prediction needs none."""

@@ -1,119 +1,217 @@
-"""Computes a bank's outputs for a batch, in the format used by scores, certificates and predictions."""
+"""Runs banks on a batch: the one way from a batch to outputs, in training, evaluation, certificates and prediction.
+
+* One bank: its own pass, which is the same whoever asks for it, bit for bit.
+* Several banks, each with rows of its own: a mixed batch (`banks.mixed`); each row gets the result of its bank alone, up to
+  rounding.
+* Several banks on the same rows: the frozen part below them is computed once (`banks.states_below`); from there, several
+  banks share a mixed batch if there are few rows, otherwise there is a pass for each.
+
+Shape suffixes: B rows, W tokens, D width of the backbone, K options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
 
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
-from continual_petl.kind import kind_of
-from continual_petl.learner.answer import answer, head_of
-from continual_petl.learner.generate import decode, generate
-from continual_petl.learner.options import option_scores
-from continual_petl.learner.task_plan import TaskPlan
-from continual_petl.streams.encoding.rows import Texts
-from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.backbones import Pooling
+from continual_petl.backbones.backbone import pool
+from continual_petl.banks.attach import run
+from continual_petl.banks.mixed.run import run_mixed
+from continual_petl.banks.mixed.sharing import pass_key
+from continual_petl.banks.states_below import lowest_layer, starting_at, states_below, why_not_start
+from continual_petl.heads.generation import GenerationHead, token_log_probabilities
+from continual_petl.heads.head import IGNORED
+from continual_petl.learner.generate import Decoding, generate
+from continual_petl.learner.task_bank import TaskBank, backbone_inputs, reading_inputs, shifted_right
 
-if TYPE_CHECKING:
-    from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for predictions
-
+STATES = "states_below"
+"""The key of a batch with the states (B, W, D) below a layer, from which a pass starts; see `banks.states_below`."""
+Batch = dict[str, Tensor]
 Outputs = Tensor | list[list[int]]
-"""Outputs (B, C); for token-classification a tag index for every token (B, W), padding included; for generative tasks the
-generated token ids of each row, without the end token; for tasks with options, the scores of the options (B, K); for kinds
-that extract, what `Kind.kept` returns."""
+"""Outputs of a bank for its rows, or the ids of the texts that it generates for them; see `respond`."""
+
+_whole: WeakKeyDictionary[nn.Module, dict[int, bool]] = WeakKeyDictionary()
+"""By model and layer, whether a pass that starts there gives the same results as a whole pass, bit for bit."""
 
 
 def respond(
-    backbone: Backbone,
-    bank: Bank,
-    plan: TaskPlan,
-    batch: dict[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase | None,
+    banks: Sequence[TaskBank],
+    batch: Batch,
     *,
-    tags: bool = True,
-    near_ties: list[bool] | None = None,
-) -> Outputs:
-    """Return a bank's outputs for the rows of a batch.
+    counts: Sequence[int] | None = None,
+    rows_at_once: int | None = None,
+    states_layer: int | None = None,
+    decoding: Decoding | None = None,
+) -> list[Any]:
+    """Return the outputs of each bank for its rows, float32.
 
     Args:
-        backbone: the backbone that the bank acts on.
-        bank: the task's bank, in eval mode.
-        plan: the task.
-        batch: an evaluation batch.
-        tokenizer: the backbone's tokenizer; only generative tasks need it.
-        tags: whether token-classification returns tag indices; if not, it returns the outputs of every token (B, W, C).
-        near_ties: for generated texts, see `generate`.
-    """
-    if plan.generation is not None:
-        assert tokenizer is not None
-        return generate(
-            backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat, near_ties=near_ties
-        )
-    if plan.normalise is not None:
-        return option_scores(backbone, bank, plan, batch)
-    outputs = kind_of(plan).kept(answer(backbone, bank, plan.pooling, batch), batch, plan.kind_settings)
-    return head_of(bank).predictions(outputs) if tags and kind_of(plan).per_word else outputs
+        banks: banks on one backbone. If there are several, they are folded and in eval mode, none of them generates text or
+            chooses among options, and there are no gradients.
+        batch: inputs, and the labels of generative tasks; it may have `STATES` from which the pass starts.
+        counts: how many rows belong to each bank: first those of the first bank, and so on. None: all rows belong to all.
+            See `run_mixed` for the banks that can share a pass, and for the best order.
+        rows_at_once: maximum number of rows in one pass if all rows belong to all banks, where a row counts once per bank; a
+            batch is never split. None: a pass for each bank.
+        states_layer: the layer to which `STATES` belong, if a pass may also start at the embeddings, should a bank change
+            lower layers or the model not allow it. None: the lowest layer that the bank changes, where the pass starts.
+        decoding: if given, generative tasks generate texts, or score the options among which they choose, instead of
+            returning the logits of the batch's labels.
 
-
-def count(
-    scores: MetricCollection,
-    bank: Bank,
-    outputs: Outputs,
-    labels: Tensor | None,
-    texts: Texts | None,
-    tokenizer: PreTrainedTokenizerBase | None,
-    stop: Sequence[str] = (),
-) -> None:
-    """Update the scores of a task with a bank's outputs.
-
-    Args:
-        scores: from `make_scores`.
-        bank: the bank.
-        outputs: its outputs for some rows.
-        labels: labels of these rows; None for texts.
-        texts: for generated and extracted texts, their references and sources.
-        tokenizer: for generative tasks, the backbone's tokenizer.
-        stop: for generative tasks, the stop strings.
-    """
-    if isinstance(outputs, list):
-        assert tokenizer is not None
-        assert texts is not None
-        scores.update(decode(tokenizer, outputs, stop), list(texts.references), sources=texts.sources)
-    elif texts is not None:
-        scores.update(kind_of(head_of(bank)).extracted(outputs.cpu(), texts), list(texts.references))
-    elif kind_of(head_of(bank)).per_word:
-        scores.update(outputs, labels)
-    else:
-        scores.update(head_of(bank).predictions(outputs), labels)
-
-
-def texts_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> Texts:
-    """Return the full texts of a batch's rows; the batch itself may contain truncated ones.
-
-    Args:
-        plan: the task.
-        loader: the loader of the batch; its ``rows`` must hold the texts, as with the loaders of `TaskDataModule`.
-        index_B: indices of the rows.
+    Shape:
+        ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
+        labels; for causal-lm, the logits of a label are read one position before it. Kinds that choose, and generative tasks
+        with options: ``(B, K)``, one score for each option, -inf where a row has fewer. Kinds that extract ``(B, K, W, 2)``,
+        see `Kind.of_rows`, or with ``decoding`` what `Kind.kept` returns. Instead of a tensor, generated texts
+        are lists of token ids, one for each row, without the end token.
 
     Raises:
-        TypeError: if the loader has no such texts.
+        ValueError: if the banks cannot share a pass.
     """
-    texts = getattr(getattr(loader, "rows", None), "texts", None)
-    if texts is None:
-        raise TypeError(
-            f"task {plan.name!r}: texts are scored against the references of the rows, which this loader "
-            f"({type(loader).__name__}) does not have: use the loaders of TaskDataModule."
-        )
-    assert isinstance(texts, Texts)
-    return texts.take(index_B.tolist())
+    if counts is None and len(banks) > 1:
+        return _all(banks, batch, rows_at_once or 1)
+    with _start(banks, batch, states_layer, decoding):
+        if counts is None or len(banks) == 1:
+            return [_alone(banks[0], batch, decoding)]
+        return _mixed(banks, counts, batch)
 
 
-def places_of_words(rows: TokenisedRows, number: int) -> Tensor:
-    """Return the token positions where the words of a row start; a word's tag is read there."""
-    assert rows.first_piece is not None
-    return torch.tensor(rows.first_piece[rows.offsets[number] : rows.offsets[number + 1]]).nonzero().squeeze(-1)
+def _alone(own: TaskBank, batch: Batch, decoding: Decoding | None) -> Outputs:
+    if decoding is None:
+        return _outputs(own, batch)
+    if not own.kind.generates:
+        return own.kind.kept(_outputs(own, batch), batch, own.plan.kind_settings)
+    return _option_scores(own, batch) if own.plan.generation is None else generate(own, batch, decoding)
+
+
+def _outputs(own: TaskBank, batch: Batch) -> Tensor:
+    """Return the outputs of one bank; see `respond`."""
+    backbone, bank, head, kind = own.backbone, own.bank, own.head, own.kind
+    checkpointing = bank.training and own.plan.training.gradient_checkpointing
+    if kind.generates:
+        inputs = backbone_inputs(backbone, batch)
+        if backbone.anatomy.is_encoder_decoder:
+            inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
+        logits: Tensor = head(run(backbone.model, bank, inputs, base=False, checkpointing=checkpointing).logits)
+        return logits
+    read = kind.sequences(batch)
+    output = run(backbone.model, bank, reading_inputs(backbone, read), checkpointing=checkpointing)
+    if kind.per_token:
+        features: Tensor = output.last_hidden_state.float()
+    else:
+        features = pool(output, read.get("attention_mask"), own.plan.pooling)
+    return kind.of_rows(head(features), batch)
+
+
+@torch.no_grad()
+def _mixed(banks: Sequence[TaskBank], counts: Sequence[int], batch: Batch) -> list[Tensor]:
+    """Return the outputs of several banks, each for its own rows."""
+    backbone = banks[0].backbone
+    output = run_mixed(backbone.model, [own.bank for own in banks], counts, reading_inputs(backbone, batch))
+    pooled: dict[Pooling, Tensor] = {}
+    outputs, start = [], 0
+    for own, num_rows in zip(banks, counts, strict=True):
+        rows, pooling = slice(start, start + num_rows), own.plan.pooling
+        start = rows.stop
+        if own.kind.per_word:
+            outputs.append(own.head(output.last_hidden_state[rows].float()))
+            continue
+        if pooling not in pooled:
+            pooled[pooling] = pool(output, batch.get("attention_mask"), pooling)
+        outputs.append(own.head(pooled[pooling][rows]))
+    return outputs
+
+
+@torch.no_grad()
+def _all(banks: Sequence[TaskBank], batch: Batch, rows_at_once: int) -> list[Tensor]:
+    """Return the outputs of several banks for the same rows, sharing the states below banks with the same lowest layer."""
+    backbone, num_rows = banks[0].backbone, len(next(iter(batch.values())))
+    by_layer: dict[int, list[int]] = {}
+    for number, own in enumerate(banks):
+        layer = lowest_layer(own.bank)
+        by_layer.setdefault(layer if _can_start(own, layer, batch) else 0, []).append(number)
+    found: dict[int, Tensor] = {}
+    for layer, numbers in by_layer.items():
+        given = dict(batch)
+        if layer and len(numbers) > 1:
+            inputs = reading_inputs(backbone, batch)
+            given[STATES] = states_below(backbone.model, backbone.sites, inputs, layer)
+        for chunk in _chunks(banks, numbers, max(1, rows_at_once // num_rows)):
+            again = given if len(chunk) == 1 else {n: torch.cat([tensor] * len(chunk)) for n, tensor in given.items()}
+            own_banks = [banks[number] for number in chunk]
+            found |= zip(chunk, respond(own_banks, again, counts=[num_rows] * len(chunk)), strict=True)
+    return [found[number] for number in range(len(banks))]
+
+
+def _chunks(banks: Sequence[TaskBank], numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Yield groups of banks that share a pass."""
+    groups: dict[Hashable, list[int]] = {}
+    for number in numbers:
+        bank, backbone = banks[number].bank, banks[number].backbone
+        key = None if limit == 1 else pass_key(bank.spec, backbone.model, backbone.sites)
+        groups.setdefault(number if key is None else key, []).append(number)
+    for group in groups.values():
+        for start in range(0, len(group), limit):
+            yield group[start : start + limit]
+
+
+def _start(
+    banks: Sequence[TaskBank], batch: Batch, layer: int | None, decoding: Decoding | None
+) -> AbstractContextManager[None]:
+    """Return a context in which a pass starts from the states in the batch, or at the embeddings."""
+    if STATES not in batch:
+        return nullcontext()
+    changed = min(lowest_layer(own.bank) for own in banks)
+    decodes = decoding is not None and not banks[0].kind.shares_passes
+    if layer is not None and (decodes or changed < layer or not _can_start(banks[0], layer, batch)):
+        return nullcontext()
+    model, sites = banks[0].backbone.model, banks[0].backbone.sites
+    return starting_at(model, sites, changed if layer is None else layer, batch[STATES])
+
+
+def _can_start(own: TaskBank, layer: int, batch: Batch) -> bool:
+    """Return whether a pass from a layer gives the same results as a whole pass, bit for bit; tried once per layer."""
+    backbone = own.backbone
+    if len(backbone.anatomy.stacks) > 1 or layer == 0:
+        return False
+    known = _whole.setdefault(backbone.model, {})
+    if layer not in known:
+        one_row = {name: value[:1] for name, value in reading_inputs(backbone, batch).items()}
+        known[layer] = why_not_start(backbone.model, backbone.sites, one_row, layer) is None
+    return known[layer]
+
+
+def _option_scores(own: TaskBank, batch: Batch) -> Tensor:
+    """Return the score of every option for every row: how likely the text is to follow the row's source.
+
+    The score is the sum of the log-probabilities of its tokens, as in lm-evaluation-harness (EleutherAI,
+    ``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``).
+    Unlike there, the end token is included: a bank has learned where an answer ends, and without the end token, an option
+    would never score lower than a longer option that begins with it. Options are scored one at a time, so that a forward
+    pass has no more rows than the batch; see `continual_petl.streams.batches.collate.collate`.
+    """
+    head, options, characters_KB = own.head, own.plan.options or (), batch.get("option_characters")
+    assert isinstance(head, GenerationHead)
+    num_options = len(options) if characters_KB is None else len(characters_KB)
+    keys = [name for name in batch if name not in ("index", "labels", "option_characters", STATES)]
+    scores = []
+    for place, parts in enumerate(zip(*(batch[name].chunk(num_options) for name in keys), strict=True)):
+        given = dict(zip(keys, parts, strict=True))
+        given["labels"] = given.pop("targets")
+        found_BW = token_log_probabilities(head, _outputs(own, given), given["labels"])
+        divisor: Tensor | int = 1
+        if own.plan.normalise == "tokens":
+            divisor = (given["labels"] != IGNORED).sum(1)
+        elif own.plan.normalise == "characters":
+            divisor = len(options[place]) if characters_KB is None else characters_KB[place].clamp(min=1)
+        scores_B = found_BW.sum(1) / divisor
+        if characters_KB is not None:
+            scores_B = scores_B.masked_fill(characters_KB[place] == 0, -torch.inf)
+        scores.append(scores_B)
+    return torch.stack(scores, dim=1)

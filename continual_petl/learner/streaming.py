@@ -19,12 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.learner.generate import decode, ends_of, generate
 from continual_petl.learner.sampling import before_stop
-from continual_petl.learner.task_plan import TaskPlan
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _CLEANED = 8
@@ -93,41 +89,3 @@ class Pieces(BaseStreamer):
         text = before_stop(text.rstrip("\ufffd"), self._stop)
         begun = (size for each in self._stop for size in range(1, len(each)) if text.endswith(each[:size]))
         return text[: len(text) - max(begun, default=0)].strip()
-
-
-def generate_pieces(
-    backbone: Backbone,
-    bank: Bank,
-    plan: TaskPlan,
-    batch: dict[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase,
-    put: Put,
-) -> bool:
-    """Generate the text of one row, and pass it on in pieces; return whether the text was nearly another one.
-
-    Args:
-        backbone: a backbone that generates.
-        bank: bank of a generative task without beams, in eval mode.
-        plan: the task.
-        batch: an evaluation batch of one row.
-        tokenizer: the backbone's tokenizer.
-        put: see `Pieces`.
-    """
-    assert plan.generation is not None
-    stop = plan.generation.stop
-    pieces = Pieces(tokenizer, ends_of(tokenizer, plan.chat).end, stop, put)
-    near = list[bool]()
-    rows = generate(
-        backbone,
-        bank,
-        plan.generation,
-        batch,
-        tokenizer,
-        seed=plan.seed,
-        chat=plan.chat,
-        streamer=pieces,
-        near_ties=near,
-    )
-    (text,) = decode(tokenizer, rows, stop)
-    pieces.finish(text)
-    return near[0]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.banks.mixed.sharing import batch_key, why_alone
+from continual_petl.banks.mixed.sharing import pass_key
 from continual_petl.kind import kind_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
@@ -28,7 +28,11 @@ from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 
 
 def groups(
-    manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int
+    manifests: Mapping[str, Manifest],
+    backbone_of: Callable[[str], Backbone],
+    max_bytes: int,
+    *,
+    same_rows: bool = False,
 ) -> list[list[str]]:
     """Return the tasks of each group; a group whose banks exceed ``max_bytes`` bytes is divided.
 
@@ -36,47 +40,29 @@ def groups(
         manifests: manifests by task.
         backbone_of: returns the backbone in the precision in which a task predicts.
         max_bytes: maximum size, in bytes, of the banks in memory at once.
+        same_rows: whether all tasks predict the same rows. Their banks need not be able to share a pass then, but the tasks
+            have to encode a row in the same way.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
-    by_lane: dict[Hashable, list[str]] = {}
+    found: dict[Hashable, list[str]] = {}
     for task, manifest in manifests.items():
-        backbone = backbone_of(task)
-        spec = (manifest.bank, backbone.precision)
-        if spec not in seen:
-            alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
-            seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
-        shared = seen[spec] if kind_of(manifest).shares_passes else None
-        key = task if shared is None else (shared, manifest.environment.attention)
-        by_lane.setdefault(key, []).append(task)
-    return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
+        backbone, kind = backbone_of(task), kind_of(manifest)
+        shared: Hashable | None = (manifest.max_length, kind.per_word)
+        if not same_rows:
+            spec = (manifest.bank, backbone.precision)
+            if spec not in seen:
+                seen[spec] = pass_key(manifest.bank, backbone.model, backbone.sites)
+            shared = seen[spec]
+        alone = shared is None or not kind.shares_passes
+        key = task if alone else (backbone.precision, manifest.environment.attention, shared)
+        found.setdefault(key, []).append(task)
+    return [part for group in found.values() for part in _parts(group, manifests, max_bytes)]
 
 
-def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
-    """Return groups of tasks that encode a row in the same way, for the same backbone with the same attention implementation;
-    each task whose rows cannot share a pass forms a group of its own.
-
-    Args:
-        manifests: manifests by task.
-        backbone_of: see `groups`.
-        max_bytes: see `groups`.
-    """
-    groups: dict[Hashable, list[str]] = {}
-    for task, manifest in manifests.items():
-        kind = kind_of(manifest)
-        key: Hashable = (
-            backbone_of(task).precision,
-            manifest.environment.attention,
-            manifest.max_length,
-            kind.per_word,
-        )
-        groups.setdefault(key if kind.shares_passes else task, []).append(task)
-    return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
-
-
-def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], max_bytes: int) -> Iterator[list[str]]:
+def _parts(group: Sequence[str], manifests: Mapping[str, Manifest], max_bytes: int) -> Iterator[list[str]]:
     part: list[str] = []
     total = 0
-    for task in lane:
+    for task in group:
         size = num_bytes(manifests[task].tensors)
         if part and total + size > max_bytes:
             yield part
@@ -107,7 +93,7 @@ def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
 def batches(
     lengths_N: NDArray[np.int64], task_N: NDArray[np.int64], kinds: Sequence[int], batch_size: int
 ) -> Iterator[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
-    """Return the rows of each batch, in the order that is fastest for `run_together`, with their tasks.
+    """Return the rows of each batch, in the order that is fastest for `run_mixed`, with their tasks.
 
     Rows of similar length share a batch, regardless of their tasks.
 

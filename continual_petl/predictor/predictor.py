@@ -8,26 +8,25 @@ from typing import overload
 import numpy as np
 import torch
 
+from continual_petl.banks.mixed.stacks import stacks_of
 from continual_petl.errors import InputError, StoreError, counted, known_names
 from continual_petl.heads.words import Answer
+from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
-from continual_petl.learner.to_all import Task, respond_to_all
-from continual_petl.learner.together import Part, respond_together
-from continual_petl.predictor.batching import batches, groups, joined, like
+from continual_petl.predictor.batching import batches, groups, joined
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow
 from continual_petl.predictor.one_or_many import Row as Row
-from continual_petl.predictor.resumed import resumed
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
-from continual_petl.router.row_states import Below
+from continual_petl.predictor.states_below import with_states
+from continual_petl.router.row_states import StatesBelow
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import EvaluationLoader
-from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 
 class Predictor:
@@ -148,16 +147,17 @@ class Predictor:
         found: dict[str, list[Answer]] = {}
         asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
         manifests = {task: each.manifest for task, each in asked.items()}
-        for group in like(manifests, models.backbone_of, models.held_banks.max_bytes):
+        for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
             if len(group) == 1:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
-                found |= self._all([asked[task] for task in group], batch_size)
+                own = [asked[task] for task in group]
+                found |= zip(group, self._all(own, [self._held(each) for each in own], batch_size), strict=True)
         return found
 
     @torch.no_grad()
     def resume(
-        self, rows: Sequence[Row], tasks: Mapping[int, str], below: Below | None, *, batch_size: int = 32
+        self, rows: Sequence[Row], tasks: Mapping[int, str], below: StatesBelow | None, *, batch_size: int = 32
     ) -> dict[int, Answer]:
         """Return the predictions for some rows, by row index; the rows' lower layers may have been computed already.
 
@@ -182,24 +182,28 @@ class Predictor:
     def _manifests(self, tasks: Sequence[str]) -> dict[str, Manifest]:
         return {task: self._models.store.manifest(task) for task in tasks}
 
-    def _all(self, asked: Sequence[Request], batch_size: int) -> dict[str, list[Answer]]:
-        """Return the predictions of tasks that encode the same rows identically."""
-        models = self._models
-        encoded = asked[0].encoded(models)
-        held = [self._held(each) for each in asked]
-        backbone = held[0].backbone
+    def _all(
+        self, asked: Sequence[Request], held: Sequence[CachedBank], batch_size: int, below: StatesBelow | None = None
+    ) -> list[list[Answer]]:
+        """Return the predictions of tasks that encode the same rows identically, or of one task."""
+        models, backbone = self._models, held[0].backbone
         backbone.model.train(False)
-        tasks = [Task(each.plan, each.bank) for each in held]
-        found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
+        encoded, numbers = asked[0].encoded(models), asked[0].numbers
+        found: list[dict[int, Answer]] = [{} for _ in asked]
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
-            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"), held[0].attending():
+            positions, near = batch["index"].tolist(), list[bool]()
+            with oom_reported(_names(asked), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                outputs_of_tasks = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
-            positions = batch["index"].tolist()
-            for each, outputs in zip(asked, outputs_of_tasks, strict=True):
-                words = in_words(outputs, each.manifest, models, encoded, positions)
-                found[each.manifest.task] |= zip(positions, words, strict=True)
-        return {task: [own[position] for position in range(len(own))] for task, own in found.items()}
+                outputs_of_tasks = respond(
+                    held,
+                    with_states(tensors, below, [numbers[position] for position in positions]),
+                    rows_at_once=batch_size,
+                    states_layer=None if below is None else below.layer,
+                    decoding=Decoding(tokenizer=models.tokenizer, near_ties=near),
+                )
+            for own, each, outputs in zip(found, asked, outputs_of_tasks, strict=True):
+                own |= zip(positions, in_words(outputs, each.manifest, models, encoded, positions, near), strict=True)
+        return [[own[position] for position in range(len(own))] for own in found]
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
         store = self._models.store
@@ -210,7 +214,7 @@ class Predictor:
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(
-        self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int, below: Below | None = None
+        self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int, below: StatesBelow | None = None
     ) -> list[Answer]:
         """Return the predictions of one task for its rows."""
         store, models = self._models.store, self._models
@@ -218,37 +222,25 @@ class Predictor:
         asked, held = store.consistently(
             lambda: (check_request(rows, numbers, store.manifest(task)), models.held(task)), task
         )
-        held.backbone.model.train(False)
-        encoded = asked.encoded(models)
-        found: dict[int, Answer] = {}
-        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
-            positions, near = batch["index"].tolist(), list[bool]()
-            with oom_reported(task, batch, f"batch_size (it is {batch_size})"), held.attending():
-                tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
-                with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
-                    outputs = respond(
-                        held.backbone, held.bank, held.plan, tensors, models.tokenizer, tags=False, near_ties=near
-                    )
-            found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions, near), strict=True)
-        return [found[position] for position in range(len(numbers))]
+        return self._all([asked], [held], batch_size, below)[0]
 
     def _mixed(
-        self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int, below: Below | None = None
+        self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int, below: StatesBelow | None = None
     ) -> dict[int, Answer]:
         """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
         asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
         manifests = {task: each.manifest for task, each in asked.items()}
         found: dict[int, Answer] = {}
-        for lane in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
-            if len(lane) == 1:
-                own = numbers[lane[0]]
-                found |= zip(own, self._alone(rows, own, lane[0], batch_size, below), strict=True)
+        for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
+            if len(group) == 1:
+                own = numbers[group[0]]
+                found |= zip(own, self._alone(rows, own, group[0], batch_size, below), strict=True)
             else:
-                found |= self._lane([asked[task] for task in lane], batch_size, below)
+                found |= self._group([asked[task] for task in group], batch_size, below)
         return found
 
-    def _lane(self, asked: Sequence[Request], batch_size: int, below: Below | None = None) -> dict[int, Answer]:
+    def _group(self, asked: Sequence[Request], batch_size: int, below: StatesBelow | None = None) -> dict[int, Answer]:
         """Return the predictions of tasks that share batches."""
         models = self._models
         parts = encode_all(asked, models)
@@ -256,29 +248,32 @@ class Predictor:
         backbone = held[0].backbone
         backbone.model.train(False)
         kinds: dict[Hashable, int] = {}
-        kind_of = [kinds.setdefault(models.stacks.kind(each.bank), len(kinds)) for each in held]
-        together = joined(parts)
+        stacks = stacks_of(backbone.model)
+        kind_of_T = [kinds.setdefault(stacks.kind(each.bank), len(kinds)) for each in held]
+        mixed = joined(parts)
         task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
         found: dict[int, Answer] = {}
-        for rows, whose in batches(together.lengths, task_N, kind_of, batch_size):
-            batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
-            shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
-            own_rows = [asked[task].numbers[row] for task, row in zip(task_N[rows], rows - first_N[rows], strict=True)]
-            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"), held[0].attending():
+        for rows, whose in batches(mixed.lengths, task_N, kind_of_T, batch_size):
+            batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
+            own, counts = [asked[task] for task, _ in whose], [count for _, count in whose]
+            positions_N = rows - first_N[rows]
+            numbers = [asked[task].numbers[row] for task, row in zip(task_N[rows], positions_N, strict=True)]
+            with oom_reported(_names(own), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                with resumed(backbone, [held[task] for task, _ in whose], tensors, below, own_rows):
-                    outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)
-            positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])
-            for (task, _), own, outputs in zip(whose, positions, outputs_of_parts, strict=True):
-                found |= self._numbered(asked[task], parts[task], outputs, own.tolist())
+                outputs_of_tasks = respond(
+                    [held[task] for task, _ in whose],
+                    with_states(tensors, below, numbers),
+                    counts=counts,
+                    states_layer=None if below is None else below.layer,
+                )
+            answers: list[Answer] = []
+            for (task, _), each, outputs in zip(
+                whose, np.split(positions_N, np.cumsum(counts)[:-1]), outputs_of_tasks, strict=True
+            ):
+                answers += in_words(outputs, asked[task].manifest, models, parts[task], each.tolist())
+            found |= zip(numbers, answers, strict=True)
         return found
-
-    def _numbered(
-        self, asked: Request, encoded: TokenisedRows, outputs: torch.Tensor, positions: list[int]
-    ) -> dict[int, Answer]:
-        words = in_words(outputs, asked.manifest, self._models, encoded, positions)
-        return {asked.numbers[position]: word for position, word in zip(positions, words, strict=True)}
 
     def _held(self, asked: Request) -> CachedBank:
         """Return a task's bank, after checking that it is the bank that the rows were prepared for."""
@@ -291,6 +286,6 @@ class Predictor:
         return held
 
 
-def _names(asked: Sequence[Request], whose: Sequence[tuple[int, int]]) -> str:
-    names = [asked[task].manifest.task for task, _ in whose]
+def _names(asked: Sequence[Request]) -> str:
+    names = [each.manifest.task for each in asked]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -10,9 +10,9 @@ from continual_petl.kind import kind_of
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.predictor.resumed import below_banks, chosen_states
 from continual_petl.predictor.routed_answer import RoutedAnswer as RoutedAnswer
 from continual_petl.predictor.routed_answer import Unknown as Unknown
+from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.store.model_cache import ModelCache
 
@@ -45,7 +45,7 @@ def predict_routed(
     listed, one = given.unnamed(images=images), given.one
     if not listed:
         return []
-    kept = below_banks(models, finder, len(listed))
+    kept = kept_states(models, finder, len(listed))
     routes = finder.routes(listed, finder.states(models, listed, batch_size, below=kept))
     tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
     found = Predictor(models).resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)

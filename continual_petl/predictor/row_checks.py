@@ -10,13 +10,12 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer, answers, choices, tags
-from continual_petl.kind import MAX_OPTIONS, kind_of
+from continual_petl.kind import MAX_OPTIONS, HowEncoded, kind_of
 from continual_petl.learner.generate import decode
-from continual_petl.learner.respond import Outputs, places_of_words
+from continual_petl.learner.respond import Outputs
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 from continual_petl.streams.sources.row_options import options_fault
@@ -46,19 +45,18 @@ class Request:
             InputError: if a row cannot be used.
         """
         manifest, among = self.manifest, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
-        encoded = encode_rows(
-            manifest.kind,
-            self.inputs,
-            pairs=self.pairs,
+        how = HowEncoded(
             tokenizer=models.tokenizer,
             max_length=manifest.max_length,
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
             options=manifest.options if options else None,
-            row_options=self.options if options else None,
             settings=manifest.kind_settings,
             where=f"task {manifest.task!r}, {among}rows to predict",
+        )
+        encoded: TokenisedRows = kind_of(manifest).encode(
+            self.inputs, how, pairs=self.pairs, row_options=self.options if options else None
         )
         if encoded.first_piece is not None:
             self._check_all_seen(encoded)
@@ -67,7 +65,7 @@ class Request:
     def _check_all_seen(self, rows: TokenisedRows) -> None:
         """Reject a row that the backbone does not see completely: the remaining words would silently get no tag."""
         for position, words in enumerate(self.inputs):
-            seen = len(places_of_words(rows, position))
+            seen = len(rows.places_of_words(position))
             if seen < len(words):
                 raise InputError(
                     f"task {self.manifest.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
@@ -170,7 +168,7 @@ def in_words(
     """Convert a bank's outputs for some rows to predictions.
 
     Args:
-        outputs: the outputs of `respond`, with ``tags=False``.
+        outputs: the outputs of `respond`.
         manifest: manifest of the task.
         models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
@@ -186,7 +184,7 @@ def in_words(
     precision = manifest.environment.precision
     if encoded.first_piece is not None:
         assert manifest.labels is not None
-        kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
+        kept = [row[encoded.places_of_words(position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
         return tags(manifest.labels, kept, precision=precision)
     if encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]

@@ -8,8 +8,10 @@ from queue import SimpleQueue
 
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import names_where
+from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
-from continual_petl.learner.streaming import Put, generate_pieces
+from continual_petl.learner.respond import respond
+from continual_petl.learner.streaming import Put
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import Request, check_request
@@ -61,15 +63,16 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
         return check_request(given.rows(task), [0], manifest), models.held(task)
 
     asked, held = models.store.consistently(checked, task)
-    tokenizer, device = models.tokenizer, held.backbone.model.device
-    assert tokenizer is not None
+    device = held.backbone.model.device
     (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.manifest.kind)
 
     def generated(put: Put) -> bool:
+        near = list[bool]()
         held.backbone.model.train(False)
         with oom_reported(task, batch, "max_new_tokens, or shorten the row"), held.attending():
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
-            return generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
+            respond([held], tensors, decoding=Decoding(tokenizer=models.tokenizer, put=put, near_ties=near))
+        return near[0]
 
     return generated
 

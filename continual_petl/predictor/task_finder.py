@@ -20,7 +20,7 @@ from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
-from continual_petl.router.row_states import Below, row_states
+from continual_petl.router.row_states import StatesBelow, row_states
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.manifest import Manifest
@@ -75,7 +75,7 @@ class TaskFinder:
         """One manifest per encoding, by task."""
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
 
-    def cut(self, models: ModelCache) -> int:
+    def lowest_layer(self, models: ModelCache) -> int:
         """Return the number of the lowest layer that any bank may change; below it, all banks compute the same states."""
         backbone = models.backbone_of(next(iter(self.manifests)))
         if len(backbone.anatomy.stacks) > 1:
@@ -89,7 +89,7 @@ class TaskFinder:
         batch_size: int = 32,
         *,
         known: States | None = None,
-        below: Mapping[Encoding, Below] | None = None,
+        below: Mapping[Encoding, StatesBelow] | None = None,
     ) -> States:
         """Return the features that the router reads from rows; the backbone is frozen, so they are the same after every task.
 
@@ -110,7 +110,7 @@ class TaskFinder:
                 encoded = check_request(rows, indices, manifest).encoded(models, options=False)
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
-                own = None if below is None else Below(layer=below[encoding].layer)
+                own = None if below is None else StatesBelow(layer=below[encoding].layer)
                 # With the attention implementation that the task's routing statistics were computed with; other threads wait.
                 with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
                     states_NF = row_states(

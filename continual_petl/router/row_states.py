@@ -25,7 +25,8 @@ from torch.nn.functional import normalize
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.attach import turn_of
-from continual_petl.learner.answer import reading_inputs
+from continual_petl.banks.states_below import states_read
+from continual_petl.learner.task_bank import reading_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -35,11 +36,11 @@ MAX_WIDTH = 384
 
 
 @dataclass(frozen=True, kw_only=True)
-class Below:
+class StatesBelow:
     """The states below the layer where banks begin, kept from the router's pass so that the banks can resume from there."""
 
     layer: int
-    """Number of the layer, 0-based, as in `continual_petl.banks.layer_cut`."""
+    """Number of the layer, 0-based, as in `continual_petl.banks.states_below`."""
     states: dict[int, Tensor] = field(default_factory=dict)
     """For each row, its token states without padding, ``(T, H)``."""
 
@@ -67,9 +68,8 @@ def row_states(
     layers: Sequence[int],
     pad_token_id: int,
     *,
-    numbers: Sequence[int] | None = None,
     batch_size: int = 32,
-    below: Below | None = None,
+    below: StatesBelow | None = None,
 ) -> NDArray[np.float64]:
     """Return the features of rows for the router.
 
@@ -78,24 +78,22 @@ def row_states(
         rows: encoded rows; targets and labels are not read.
         layers: 1-based indices of the layers, ascending.
         pad_token_id: the token that pads short rows.
-        numbers: indices of the rows to read; None means all.
         batch_size: rows per batch.
-        below: where to store the token states of each row, by its position in ``numbers``; None stores none.
+        below: where to store the token states of each row, by its index; None stores none.
 
     Shape:
-        ``(N, K * D)`` in the order of ``numbers``; the D-vector of each layer has length one.
+        ``(N, K * D)``; the D-vector of each layer has length one.
     """
-    chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)
-    states_NF = np.zeros((len(chosen), len(layers) * min(backbone.hidden_size, MAX_WIDTH)))
-    for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
-        own = collate(rows, chosen[np.asarray(positions)], pad_token_id, train=False)
+    states_NF = np.zeros((len(rows), len(layers) * min(backbone.hidden_size, MAX_WIDTH)))
+    for numbers in evaluation_batches(rows.lengths, batch_size, None):
+        own = collate(rows, numbers, pad_token_id, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in own.items()}
         read_BF, states_BTH = _read(backbone, batch, layers, 0 if below is None else below.layer)
-        states_NF[positions] = read_BF.cpu().numpy()
+        states_NF[numbers] = read_BF.cpu().numpy()
         if below is not None and states_BTH is not None:
-            for position, states_TH in zip(positions, states_BTH, strict=True):
+            for number, states_TH in zip(numbers, states_BTH, strict=True):
                 whole = rows.pixels is not None
-                below.states[position] = states_TH if whole else states_TH[: rows.lengths[chosen[position]]].clone()
+                below.states[number] = states_TH if whole else states_TH[: rows.lengths[number]].clone()
     return states_NF
 
 
@@ -112,39 +110,39 @@ class _LastLayerRead(Exception):
 
 
 def _read(
-    backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], cut: int
+    backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], start: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the router's features, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None for 0)."""
+    """Return the router's features, ``(B, K * D)`` in float64, and the states ``(B, T, H)`` below layer ``start``."""
     found: list[Tensor] = []
     states: list[Tensor] = []
-    last = max(*layers, cut)
+    last = max(layers)
     matrix_HD = None
     if backbone.hidden_size > MAX_WIDTH:
         matrix_HD = torch.from_numpy(_projection(backbone.hidden_size)).to(backbone.model.device)
     mask_BT1 = batch["attention_mask"].double()[..., None] if "attention_mask" in batch else None
 
     def keep(number: int, module: nn.Module, args: Any, output: Any) -> None:
-        output_BTH = output[0] if isinstance(output, tuple) else output
-        if number == cut:
-            states.append(output_BTH)
-        if number in layers:
-            states_BTH = output_BTH.double()
-            weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
-            mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
-            found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
-        if number == last:
+        states_BTH = (output[0] if isinstance(output, tuple) else output).double()
+        weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
+        mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
+        found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
+        if number == last > start:
+            raise _LastLayerRead
+
+    def keep_below(module: nn.Module, args: Any, kwargs: Any) -> None:
+        # Not the output of the layer below: DeBERTa has a convolution between the first two layers.
+        states.append(states_read(args, kwargs))
+        if start >= last:
             raise _LastLayerRead
 
     inputs: dict[str, Any] = dict(reading_inputs(backbone, batch))
     if backbone.anatomy.output_head != "none":
         inputs["use_cache"] = False
     with turn_of(backbone.model):
-        hooks = [
-            backbone.model.get_submodule(backbone.sites.layers[number - 1].path).register_forward_hook(
-                partial(keep, number)
-            )
-            for number in sorted({*layers, cut} - {0})
-        ]
+        modules = [backbone.model.get_submodule(layer.path) for layer in backbone.sites.layers]
+        hooks = [modules[number - 1].register_forward_hook(partial(keep, number)) for number in layers]
+        if start:
+            hooks.append(modules[start].register_forward_pre_hook(keep_below, with_kwargs=True))
         try:
             backbone.model.base_model(**inputs)
         except _LastLayerRead:

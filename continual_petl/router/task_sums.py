@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.kind import kind_of
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.router.row_states import layers_to_read, num_layers_of, row_states
 from continual_petl.router.sums import TaskSums, sums_of
 from continual_petl.seeding import derive_seed
@@ -25,30 +27,33 @@ def task_sums(
     backbone: Backbone,
     train: TokenisedRows,
     validation: TokenisedRows,
+    plan: TaskPlan,
     *,
     routing: Literal["full", "small"],
     pad_token_id: int,
-    seed: int,
-    has_labels: bool = False,
 ) -> TaskSums:
     """Return the routing statistics that a task stores.
 
     Args:
         backbone: the frozen backbone, with no bank attached.
-        train: encoded training rows; at most `MAX_ROWS` of them are read, drawn with ``seed``.
+        train: encoded training rows; at most `MAX_ROWS` of them are read, drawn with the task's seed.
         validation: encoded validation rows; only quantiles of their distances are kept.
+        plan: the task; if each row has one label, and every label has enough rows, the mean of each label is stored.
         routing: the stream's ``routing`` setting.
         pad_token_id: the token that pads short rows.
-        seed: the task's seed.
-        has_labels: whether each row has one label; if every label has enough rows, the mean of each label is then stored.
     """
     layers = layers_to_read(num_layers_of(backbone), NUM_LAYERS[routing])
-    drawn = drawn_rows(len(train), seed)
-    train_NF = row_states(backbone, train, layers, pad_token_id, numbers=drawn)
-    held_out = drawn_rows(len(validation), seed, MAX_HELD_OUT)
-    held_out_NF = row_states(backbone, validation, layers, pad_token_id, numbers=held_out)
-    labels_N = train.labels[list(drawn)].astype(np.int64) if has_labels and train.labels is not None else None
+    train = _drawn(train, drawn_rows(len(train), plan.seed))
+    held_out = _drawn(validation, drawn_rows(len(validation), plan.seed, MAX_HELD_OUT))
+    train_NF, held_out_NF = (row_states(backbone, rows, layers, pad_token_id) for rows in (train, held_out))
+    labels_N = None
+    if kind_of(plan).has_one_label and train.labels is not None:
+        labels_N = train.labels.astype(np.int64)
     return sums_of(train_NF, layers, held_out_NF, labels_N)
+
+
+def _drawn(rows: TokenisedRows, numbers: Sequence[int]) -> TokenisedRows:
+    return rows if len(numbers) == len(rows) else rows.take(numbers)
 
 
 def drawn_rows(num_rows: int, seed: int, most: int | None = None) -> Sequence[int]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.resumed import below_banks, chosen_states
+from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
-from continual_petl.router.row_states import Below
+from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.rows import IMAGE_FORM
 from continual_petl.store.model_cache import ModelCache
@@ -26,10 +26,10 @@ class FoundTasks:
     routes: Mapping[int, Route]
     """By row index."""
     finder: TaskFinder | None = None
-    kept: Mapping[Encoding, Below] | None = None
+    kept: Mapping[Encoding, StatesBelow] | None = None
     """For each way of encoding these rows, their states below all banks, by position in ``routes``."""
 
-    def states(self, chosen: Mapping[int, str]) -> Below | None:
+    def states(self, chosen: Mapping[int, str]) -> StatesBelow | None:
         """Return the states from which the banks of these rows resume, by row index; None if banks start at the embeddings.
 
         Args:
@@ -41,7 +41,7 @@ class FoundTasks:
         below = chosen_states(self.finder, self.kept, {place[index]: task for index, task in chosen.items()})
         if below is None:
             return None
-        return Below(layer=below.layer, states={index: below.states[place[index]] for index in chosen})
+        return StatesBelow(layer=below.layer, states={index: below.states[place[index]] for index in chosen})
 
 
 def find_tasks(
@@ -80,6 +80,6 @@ def find_tasks(
         for row in own:
             if not isinstance(row, dict):  # a text would be read as a path on the server
                 raise InputError(f"row 1: each row must be {IMAGE_FORM}")
-    kept = below_banks(models, finder, len(own))
+    kept = kept_states(models, finder, len(own))
     routes = finder.routes(own, finder.states(models, own, batch_rows, below=kept))
     return FoundTasks(routes=dict(zip(unnamed, routes, strict=True)), finder=finder, kept=kept)

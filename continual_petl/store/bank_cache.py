@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.attach import turn_of
-from continual_petl.banks.bank import Bank
-from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.manifest import Manifest
 
 RESIDENT_BYTES = 2**30
@@ -19,23 +18,20 @@ RESIDENT_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachedBank:
-    """One bank in memory with everything needed to predict with it."""
+class CachedBank(TaskBank):
+    """One bank in memory with everything needed to predict with it: frozen, in eval mode, on the backbone's device."""
 
-    manifest: Manifest
+    plan: Manifest
     """Kept here so that the store does not have to read it again while the bank is in use."""
-    bank: Bank
-    """Frozen, in eval mode, on the backbone's device."""
-    backbone: Backbone
     seals: tuple[str, ...]
     """The seal of the task's certificate and, if the task predicts with a newer shared bank, the seal of that bank's
     certificate."""
     num_bytes: int
 
     @property
-    def plan(self) -> TaskPlan:
-        """The plan that the task was learned with."""
-        return self.manifest
+    def manifest(self) -> Manifest:
+        """The manifest, which is a plan."""
+        return self.plan
 
     @property
     def max_length(self) -> int:

@@ -17,6 +17,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.manifest import HISTORY, ROUTER, LearnedTask, Manifest, write_manifest
@@ -87,9 +88,8 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         stored = read_tensors(path, max_file_bytes(entries), files[path.name], f"task {task!r}")
         written = filled_bank(record, backbone, as_tensors(stored))
         written.read(read_banks(run or store, record, record.reads))
-        inputs, resident = dict(learned.probe), written.to(backbone.model.device)
-        outputs = replay(backbone, resident, record.pooling, inputs)
-        certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, record.generation, inputs)}
+        inputs, own = dict(learned.probe), TaskBank(backbone, record, written.to(backbone.model.device))
+        certified = {**inputs, OUTPUTS: replay(own, inputs), **decode_probe(own, inputs)}
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
         if learned.router is not None:
             files[ROUTER] = _write(folder / ROUTER, learned.router)

@@ -19,7 +19,7 @@ from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.device import device_of
-from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.banks.mixed.stacks import stacks_of
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.memory import ran_out
@@ -65,7 +65,6 @@ class ModelCache:
         self.store, self.spec, self.consent, self.trainer = store, spec, consent, trainer
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = BankCache(resident_bytes)
-        self.stacks = Stacks()
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._images: ImageProcessing | None = None
         self._preparation: str | None = None
@@ -246,7 +245,8 @@ class ModelCache:
     def evict_all(self) -> None:
         """Release all banks in memory and all copies of them; banks on disk stay."""
         self.held_banks.clear()
-        self.stacks = Stacks()
+        for backbone in self.backbones.values():
+            stacks_of(backbone.model).clear()
         for learner in self._learners.values():
             for task in list(learner.plans):
                 learner.evict(task)
@@ -321,7 +321,7 @@ class ModelCache:
         if body is not None:
             bank.copy_body(self.store.load_bank(body, backbone).body())
         return CachedBank(
-            manifest=manifest,
+            plan=manifest,
             bank=bank,
             backbone=backbone,
             seals=seals,

@@ -19,12 +19,11 @@ from torch import Tensor
 from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.heads.build import build_head
-from continual_petl.learner.answer import answer, reading_inputs
 from continual_petl.learner.plan import build_bank
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank, reading_inputs
 from continual_petl.learner.task_plan import TaskPlan
-from continual_petl.learner.together import Part, respond_together
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.alternate import Candidate
 from experiments.benchmarks.bench import Bench
@@ -36,10 +35,12 @@ BANKS: dict[str, dict[str, Any]] = {
     "lora": {"preset": "lora", "rank": 8},
 }
 Pass = Callable[[], object]
+Turn = tuple[Sequence[TaskBank], list[int]]
+"""Banks, and the number of rows of each."""
 
 
-def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Part]:
-    """Return tasks with random banks, each with one row."""
+def task_banks(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[TaskBank]:
+    """Return random banks of tasks."""
     spec = BankChoice.model_validate(choice).resolve()
     found = []
     for number in range(num_tasks):
@@ -63,7 +64,7 @@ def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Pa
             for parameter in bank.parameters():
                 drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
                 parameter.add_(0.02 * drawn.to(parameter.device))
-        found.append(Part(plan, bank.requires_grad_(False).eval().to(backbone.model.device), 1))
+        found.append(TaskBank(backbone, plan, bank.requires_grad_(False).eval().to(backbone.model.device)))
     return found
 
 
@@ -81,36 +82,39 @@ def passes(
     If there are more tasks than rows, each call takes the next group of tasks in turn. One function predicts rows that are
     divided unevenly among tasks.
     """
-    num_rows, stacks = len(batch["input_ids"]), Stacks()
-    tasks = parts(backbone, choice, max(numbers))
+    num_rows = len(batch["input_ids"])
+    tasks = task_banks(backbone, choice, max(numbers))
     head = build_head("classification", backbone.hidden_size, 4)
     found: dict[str, Pass] = {
         "bare": lambda: head(
             backbone.model.base_model(**reading_inputs(backbone, batch)).last_hidden_state[:, 0].float()
         ),
-        "one task": lambda: answer(backbone, tasks[0].bank, "mean", batch),
+        "one task": lambda: respond(tasks[:1], batch),
     }
     for number in numbers:
         turns = [_turn(tasks[start:number], num_rows) for start in range(0, number, min(number, num_rows))]
-        found[f"{number} tasks"] = _in_turn(backbone, turns, batch, stacks)
+        found[f"{number} tasks"] = _in_turn(turns, batch)
     draw = torch.Generator().manual_seed(1)
     counts = Counter(torch.randint(0, min(numbers), (num_rows,), generator=draw).tolist())
-    uneven = sorted(
-        (tasks[task]._replace(num_rows=rows) for task, rows in counts.items()), key=lambda part: part.num_rows
-    )
-    found[f"{len(uneven)} tasks, uneven"] = _in_turn(backbone, [uneven], batch, stacks)
+    order = sorted(counts, key=lambda task: counts[task])
+    uneven = [tasks[task] for task in order], [counts[task] for task in order]
+    found[f"{len(order)} tasks, uneven"] = _in_turn([uneven], batch)
     return found
 
 
-def _turn(tasks: Sequence[Part], num_rows: int) -> list[Part]:
+def _turn(tasks: Sequence[TaskBank], num_rows: int) -> Turn:
     own = tasks[:num_rows]
-    rows = [num_rows // len(own) + (position < num_rows % len(own)) for position in range(len(own))]
-    return [part._replace(num_rows=count) for part, count in zip(own, rows, strict=True)]
+    return own, [num_rows // len(own) + (position < num_rows % len(own)) for position in range(len(own))]
 
 
-def _in_turn(backbone: Backbone, turns: list[list[Part]], batch: dict[str, Tensor], stacks: Stacks) -> Pass:
+def _in_turn(turns: Sequence[Turn], batch: dict[str, Tensor]) -> Pass:
     number = iter(range(10**9))
-    return lambda: respond_together(backbone, turns[next(number) % len(turns)], batch, stacks)
+
+    def one() -> object:
+        banks, counts = turns[next(number) % len(turns)]
+        return respond(banks, batch, counts=counts)
+
+    return one
 
 
 def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]]:

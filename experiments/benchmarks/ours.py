@@ -15,12 +15,12 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import load_backbone, pool
 from continual_petl.backbones.device import staying
 from continual_petl.backbones.weights import Attention
-from continual_petl.banks.attach import attached, one_pass
+from continual_petl.banks.attach import Parts, attached, one_pass
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.learner.answer import answer, backbone_inputs, head_of
 from continual_petl.learner.optimizer import make_optimizer
+from continual_petl.learner.task_bank import backbone_inputs, head_of
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.peers.clock import now, seconds
 from experiments.benchmarks.peers.execution import Execution, compile_layers, recorded
@@ -107,7 +107,7 @@ def bare_steps(
         if execution != "compiled":
             logits = learner(batch)
         else:
-            output = one_pass(backbone.model, backbone.sites, backbone_inputs(backbone, batch), {}, 0, base=True)
+            output = one_pass(backbone.model, Parts(sites=backbone.sites), backbone_inputs(backbone, batch), base=True)
             logits = head(pool(output, batch["attention_mask"], pooling))
         return logits
 
@@ -184,7 +184,7 @@ def answers(learner: ContinualLearner, batch: Batch, count: int, execution: Exec
 
     @torch.inference_mode()
     def once() -> None:
-        answer(learner.backbone, learner.active_bank, learner.plan.pooling, batch)
+        learner(batch)
 
     return _block(learner.eval, once, count, str(learner.device), execution)
 

@@ -23,9 +23,10 @@ from continual_petl.errors import DivergedError
 from continual_petl.heads.head import Head
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.metrics import count
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.learner.respond import count
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -83,8 +84,13 @@ class OneModel:
 
     def outputs(self, part: Part, batch: Batch) -> Tensor:
         """Return the outputs of a task's head for a batch."""
+        outputs: Tensor = respond([self.task_bank(part)], batch)[0]
+        return outputs
+
+    def task_bank(self, part: Part) -> TaskBank:
+        """Return the body with a task's head."""
         self.body.head = part.head
-        return answer(self.backbone, self.body, part.plan.pooling, batch)
+        return TaskBank(self.backbone, part.plan, self.body)
 
     @torch.inference_mode()
     def score(self, part: Part, loader: EvaluationLoader) -> dict[str, Any]:
@@ -93,7 +99,7 @@ class OneModel:
         part.head.eval()
         scores = make_scores(part.plan.kind, part.plan.labels)
         for batch in loader:
-            count(scores, self.body, self.outputs(part, batch), batch["labels"], None, None)
+            count(scores, self.task_bank(part), self.outputs(part, batch), batch["labels"])
         found = {name: float(value) for name, value in scores.compute().items()}
         return {"score": found[part.plan.metric], "rows": len(loader.rows), "all": found}
 

@@ -149,6 +149,11 @@ class TokenisedRows:
         row_of_each = np.repeat(np.arange(len(self)), self.lengths)
         return np.bincount(row_of_each, weights=of_tokens, minlength=len(self)).astype(np.float64)
 
+    def places_of_words(self, number: int) -> NDArray[np.int64]:
+        """Return the token positions where the words of a row start; a word's tag is read there."""
+        assert self.first_piece is not None
+        return np.flatnonzero(self.first_piece[self.offsets[number] : self.offsets[number + 1]])
+
     @property
     def option_starts(self) -> NDArray[np.int64]:
         """Where the options of each row begin among all options, and where the options of the last row end, ``(N + 1,)``."""

@@ -12,9 +12,9 @@ from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
+from continual_petl.kind import HowEncoded
 from continual_petl.streams.encoding.chat_encoder import ChatEncoder, EncodedChat, Ids
 from continual_petl.streams.encoding.chat_template import UnusableChat
 from continual_petl.streams.encoding.options import check_options, with_options
@@ -22,7 +22,6 @@ from continual_petl.streams.encoding.rows import Texts, TokenisedRows, offsets_o
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.encoding.tokenizer_calls import check_fast, settings_kept
-from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
@@ -30,36 +29,27 @@ from continual_petl.streams.sources.conversations import Message
 def tokenise_chats(
     sources: Sequence[Sequence[Message]],
     answers: Sequence[str] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    *,
-    chat: ResolvedChat,
-    max_target_length: int | None = None,
-    options: Sequence[str] | None = None,
+    how: HowEncoded,
     row_options: Sequence[Sequence[str]] | None = None,
-    where: str = "rows",
 ) -> TokenisedRows:
     """Tokenise a split of conversations.
 
     Args:
         sources: the messages of each row, without the last assistant message.
         answers: the last assistant message of each row, or ``None`` for prediction.
-        tokenizer: a fast tokenizer.
-        max_length: maximum tokens of a conversation; source and target are each cut to their share of it, see `room_for`.
-        chat: the template and the tokens to learn.
-        max_target_length: maximum tokens of the last assistant message.
-        options: the texts to choose from, the same for every row.
+        how: source and target are each cut to their share of ``max_length``, see `room_for`; ``chat`` has the template and
+            the tokens to learn.
         row_options: the texts to choose from in each row, if they are not the same.
-        where: names the rows in messages.
 
     Raises:
         InputError: if a row cannot be rendered, or the assistant's tokens in it cannot be found exactly.
         ValueError: if there are not as many answers as sources.
     """
+    tokenizer, options = how.tokenizer, how.options
     same_number("answers", answers, "sources", sources)
     check_fast(tokenizer)
-    room, target_room = room_for("causal-lm", max_length, max_target_length)
-    encoder = ChatEncoder(tokenizer, chat, room)
+    room, target_room = room_for("causal-lm", how.max_length, how.max_target_length)
+    encoder = ChatEncoder(tokenizer, how.chat, room)
     rows: list[EncodedChat] = []
     unusable: list[tuple[int, str]] = []
     with settings_kept(tokenizer):
@@ -69,7 +59,7 @@ def tokenise_chats(
                 rows.append(encoder.row(messages, None if answers is None else answers[number], texts))
             except UnusableChat as error:
                 unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
-    _raise_unusable(where, unusable)
+    _raise_unusable(how.where, unusable)
     targets = [row.target[:target_room] for row in rows]
     found = TokenisedRows(
         ids=_flat(row.source for row in rows),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import find_kind
+from continual_petl.kind import HowEncoded, find_kind
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
@@ -48,36 +48,29 @@ def room_for(kind: str, max_length: int, max_target_length: int | None) -> tuple
 
 
 def tokenise_sources(
+    kind: str,
     sources: Sequence[str],
     targets: Sequence[str] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    *,
-    kind: str,
-    max_target_length: int | None = None,
-    options: Sequence[str] | None = None,
+    how: HowEncoded,
     row_options: Sequence[Sequence[str]] | None = None,
-    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose targets are texts.
 
     Args:
+        kind: name of the kind of the task.
         sources: one input text per row.
         targets: one output text per row, or ``None`` for prediction.
-        tokenizer: a fast tokenizer.
-        max_length: maximum tokens of a source, or for causal-lm of source and target together; see :func:`room_for`.
-        kind: name of the kind of the task.
-        max_target_length: maximum tokens of a target, its end token included.
-        options: the texts to choose from, the same for every row.
+        how: its ``max_length`` is the maximum tokens of a source, or for causal-lm of source and target together, see
+            :func:`room_for`; ``max_target_length`` counts the target's end token.
         row_options: the texts to choose from in each row, if they are not the same.
-        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or there is no room for text or for an option.
         ValueError: if there are not as many targets as sources.
     """
+    tokenizer, options, cache = how.tokenizer, how.options, how.cache
     same_number("targets", targets, "sources", sources)
-    source_room, target_room = room_for(kind, max_length, max_target_length)
+    source_room, target_room = room_for(kind, how.max_length, how.max_target_length)
     check_room(tokenizer, source_room, pair=False)
     continues = find_kind(kind).continues
     closing = num_closing(tokenizer) if continues else 0

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, about
-from continual_petl.kind import HowRead, kind_of
+from continual_petl.kind import HowEncoded, HowRead, kind_of
 from continual_petl.streams.preparation.labels import check_class_weights, class_labels, read_label_names
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -87,26 +87,27 @@ class Checked:
         Raises:
             InputError: if a row or a setting cannot be used.
         """
-        from continual_petl.streams.encoding.chat_template import chat_of
-        from continual_petl.streams.encoding.encode import encode_rows  # imports transformers
+        from continual_petl.streams.encoding.chat_template import chat_of  # imports transformers
 
-        chat = chat_of(self.task.name, self.chat, tokenizer)
+        kind = kind_of(self.task)
+        how = HowEncoded(
+            tokenizer=tokenizer,
+            images=images,
+            max_length=max_length,
+            max_target_length=self.task.max_target_length,
+            chat=chat_of(self.task.name, self.chat, tokenizer),
+            options=self.task.options if scored else None,
+            settings=kind.settings_of(self.task.kind_settings),
+            where=str(self.where),
+            cache=cache,
+        )
         try:
-            rows = encode_rows(
-                self.task.kind,
+            rows: TokenisedRows = kind.encode(
                 self.inputs,
+                how,
                 pairs=self.pairs,
                 answers=self.answers,
-                tokenizer=tokenizer,
-                max_length=max_length,
-                max_target_length=self.task.max_target_length,
-                images=images,
-                chat=chat,
-                options=self.task.options if scored else None,
-                row_options=self.options if scored or kind_of(self.task).chooses else None,
-                settings=kind_of(self.task).settings_of(self.task.kind_settings),
-                where=str(self.where),
-                cache=cache,
+                row_options=self.options if scored or kind.chooses else None,
             )
         except InputError as error:
             # Messages about a row begin with its task and split; messages about a setting or an image do not.
@@ -121,7 +122,7 @@ class Checked:
         if rows.texts is not None and rows.texts.sources is not None:
             return rows if scored else replace(rows, texts=None)
         if rows.texts is not None and scored:
-            sources = self.inputs if chat is None else (messages[-1]["content"] for messages in self.inputs)
+            sources = self.inputs if how.chat is None else (messages[-1]["content"] for messages in self.inputs)
             return replace(rows, texts=rows.texts._replace(sources=tuple(sources)))
         return rows
 

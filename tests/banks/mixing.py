@@ -14,7 +14,7 @@ from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.run import run_mixed
 from continual_petl.banks.mixed.stacks import Stacks
 from tests.tiny import ENCODER_DECODERS, make_bank
 
@@ -62,8 +62,7 @@ def together(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the states of each bank's rows from one pass over all rows, and from a separate pass per bank."""
     inputs = batch_of(family, sum(counts))
-    shares = [Share(bank, count) for bank, count in zip(banks, counts, strict=True)]
-    found = _parts(run_together(model, shares, inputs, stacks).last_hidden_state, counts)
+    found = _parts(run_mixed(model, banks, counts, inputs, stacks).last_hidden_state, counts)
     own: list[Tensor] = []
     with torch.no_grad():
         for bank, *values in zip(banks, *(_parts(value, counts) for value in inputs.values()), strict=True):

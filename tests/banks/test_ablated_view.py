@@ -26,7 +26,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.merge import merged
-from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.run import run_mixed
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks import by_hand
@@ -228,9 +228,7 @@ def test_ablated_view_is_refused_in_mixed_batches() -> None:
     model = model_of("bert")
     bank, other = learned_bank(model, "houlsby", seed=1), learned_bank(model, "houlsby", seed=2)
     with pytest.raises(ValueError, match="without its modifications in some layers cannot share a pass"):
-        run_together(model, [Share(AblatedView(bank, {0}), 1), Share(other, 2)], batch_of("bert", 3))
-    alone = run_together(model, [Share(AblatedView(bank, {0}), 3)], batch_of("bert", 3)).last_hidden_state
-    assert torch.equal(alone, states(model, "bert", AblatedView(bank, {0})))
+        run_mixed(model, [AblatedView(bank, {0}), other], [1, 2], batch_of("bert", 3))
 
 
 def test_all_presets_are_covered() -> None:

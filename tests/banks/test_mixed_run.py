@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from continual_petl.banks.attach import attached, run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.presets import PRESETS
-from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.run import run_mixed
 from continual_petl.banks.mixed.sharing import batch_key, why_alone
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.digests import module_tensors, tensor_digests
@@ -171,14 +171,6 @@ def test_nan_bank_affects_only_its_own_rows(preset: str) -> None:
         assert torch.equal(after[number], before[number])
 
 
-def test_single_bank_is_bit_identical_to_an_ordinary_pass() -> None:
-    model = make_model("bert").requires_grad_(False)
-    for preset in ("houlsby", "full", "mam"):
-        bank = learned_bank(model, preset, 1)
-        (found,), (own,) = together(model, "bert", [bank], [4])
-        assert torch.equal(found, own)
-
-
 def test_half_precision_matches_single_banks() -> None:
     half = copy.deepcopy(make_model("bert")).requires_grad_(False).bfloat16()
     banks = [learned_bank(make_model("bert"), choice, seed) for seed in range(2) for choice in ("houlsby", "lora")]
@@ -195,7 +187,7 @@ def test_state_is_restored_after_an_error() -> None:
     plain = run(model, banks[0], batch_of("bert", 2)).last_hidden_state
     stacks = Stacks()
     with pytest.raises(IndexError):
-        run_together(model, [Share(bank, 1) for bank in banks], {"input_ids": IDS + 1000}, stacks)
+        run_mixed(model, banks, [1, 1], {"input_ids": IDS + 1000}, stacks)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert model.config._attn_implementation == "sdpa"
     assert torch.equal(run(model, banks[0], batch_of("bert", 2)).last_hidden_state, plain)
@@ -210,7 +202,7 @@ def test_threads_alternate_mixed_batches_and_single_banks() -> None:
     stacks, inputs = Stacks(max_bytes=0), batch_of("bert", 2)
 
     def answer(banks: list[Bank]) -> Tensor:
-        states: Tensor = run_together(model, [Share(bank, 1) for bank in banks], inputs, stacks).last_hidden_state
+        states: Tensor = run_mixed(model, banks, [1, 1], inputs, stacks).last_hidden_state
         return states
 
     expected = [answer(houlsby), answer(prefix)]
@@ -238,14 +230,14 @@ def test_banks_that_cannot_share_a_pass_are_refused_with_reason() -> None:
     inputs = batch_of("bert", 2)
 
     def ask(*banks: Bank, counts: tuple[int, ...] = (1, 1)) -> None:
-        run_together(model, [Share(bank, count) for bank, count in zip(banks, counts, strict=True)], inputs)
+        run_mixed(model, banks, counts, inputs)
 
     with pytest.raises(ValueError, match=r"the batch has 2 rows, but the banks have \[1, 2\]: each needs at least one"):
         ask(lora, lora, counts=(1, 2))
     with pytest.raises(ValueError, match="each needs at least one"):
         ask(lora, lora, counts=(2, 0))
     with pytest.raises(ValueError, match=r"the batch has 0 rows, but the banks have \[\]"):
-        run_together(model, [], {name: rows[:0] for name, rows in inputs.items()})
+        run_mixed(model, [], [], {name: rows[:0] for name, rows in inputs.items()})
     with pytest.raises(
         ValueError, match="banks with prompts or prefixes can only share a pass with banks that have the same number"
     ):

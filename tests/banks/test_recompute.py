@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from continual_petl.banks.attach import attached, run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import resumed_at, states_below, why_not
+from continual_petl.banks.states_below import starting_at, states_below, why_not_start
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import make_bank, make_inputs, make_model
@@ -107,11 +107,11 @@ def test_gradients_of_a_language_modelling_head_are_the_same(family: str, preset
 def test_a_pass_that_resumes_from_cached_states_is_computed_again_as_well(preset: str) -> None:
     model, inputs = doubled("bert")
     bank = drawn(model, small(preset) | {"layers": "top-1"})
-    assert why_not(model, bank.sites, inputs, 1) is None
+    assert why_not_start(model, bank.sites, inputs, 1) is None
     below = states_below(model, bank.sites, inputs, 1)
     found = []
     for checkpointing in (False, True):
-        with resumed_at(model, bank.sites, 1, below):
+        with starting_at(model, bank.sites, 1, below):
             states = run(model, bank, inputs, checkpointing=checkpointing).last_hidden_state
         bank.zero_grad()
         states.square().sum().backward()

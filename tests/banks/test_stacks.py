@@ -17,8 +17,7 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.forms.layout import Layout
 from continual_petl.banks.forms.stack import Stack
 from continual_petl.banks.forms.stacked import stacked
-from continual_petl.banks.mixed.per_row_params import PerRowParams
-from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.run import _behind, run_mixed
 from continual_petl.banks.mixed.sharing import per_row, why_alone
 from continual_petl.banks.mixed.stacks import Stacks
 from tests.banks.mixing import batch_of, learned_bank
@@ -80,14 +79,11 @@ def test_models_that_change_the_number_of_rows_are_detected() -> None:
         Layout(0, [1, 1], 2, CPU).check(3, 2, "the input of a form")
     model = make_model("bert")
     name = "encoder.layer.0.output.LayerNorm.bias"
-    own = PerRowParams(model, {name: torch.zeros(3, 16)})
-    handles = own.hooks()
+    (follow,) = _behind(model, {name: torch.zeros(3, 16)}).values()
     with pytest.raises(
         RuntimeError, match=r"output.LayerNorm returned 2 rows, but 3 were expected: this model changes"
     ):
-        model(**batch_of("bert", 2))
-    for handle in handles:
-        handle.remove()
+        follow(torch.zeros(2, 4, 16))
 
 
 class _OnePlus(nn.Module):
@@ -143,7 +139,7 @@ def test_cached_single_bank_counts_towards_memory() -> None:
     for seed in range(30):
         # The presets differ, so each bank forms a group of its own.
         pair = [learned_bank(model, preset, seed) for preset in ("houlsby", "lora")]
-        run_together(model, [Share(bank, 1) for bank in pair], batch_of("bert", 2), stacks)
+        run_mixed(model, pair, [1, 1], batch_of("bert", 2), stacks)
         made += [(weakref.ref(p), p.nbytes) for bank in pair for p in bank.parameters()]
     del pair
     gc.collect()

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from continual_petl import InputError, StreamCallback, learn
-from continual_petl.banks.layer_cut import states_below
+from continual_petl.banks.states_below import states_below
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.task import state_cache
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
-from continual_petl.learner.answer import STATES, answer, backbone_inputs
 from continual_petl.learner.frozen import num_uses
+from continual_petl.learner.respond import STATES
+from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
@@ -99,10 +100,7 @@ def test_cached_states_give_bit_identical_validation_answers(
     kept, learner = opened.filled(), opened.learner.eval()
     assert set(kept.files) == {"train", "validation"}
     for batch in opened.validation():
-        outputs = [
-            answer(learner.backbone, learner.active_bank, opened.plan.pooling, b)
-            for b in (batch, kept(batch, "validation"))
-        ]
+        outputs = [learner(b) for b in (batch, kept(batch, "validation"))]
         if kind == "token-classification":
             outputs = [output[batch["attention_mask"].bool()] for output in outputs]
         assert torch.equal(*outputs)
@@ -129,10 +127,7 @@ def test_probe_bank_caches_the_output_of_the_last_layer(backbone_folder: Folder,
     kept = opened.filled()
     assert kept.layer == 2
     for batch in opened.validation():
-        outputs = [
-            answer(opened.learner.backbone, opened.learner.active_bank.eval(), "mean", b)
-            for b in (batch, kept(batch, "validation"))
-        ]
+        outputs = [opened.learner.eval()(b) for b in (batch, kept(batch, "validation"))]
         assert torch.equal(*outputs)
 
 

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from continual_petl import StreamCallback, learn
-from continual_petl.banks.layer_cut import states_below
+from continual_petl.banks.states_below import states_below
 from continual_petl.engine.task import state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.store.files.states_file import StatesFile

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from continual_petl.learner.answer import head_of
+from continual_petl.learner.task_bank import head_of
 from experiments.benchmarks import ours
 from experiments.benchmarks.ceiling import Lowest, forward_products, multiply, num_operations, step_products
 from experiments.benchmarks.peers.execution import Execution

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.export.subject import Subject
-from continual_petl.learner.answer import answer
 from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.respond import respond
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.encoding.tokenise import padding_id
 from tests.kinds import GENERATIVE, LABELLED
@@ -73,7 +73,8 @@ def answers_of(subject: Subject, inputs: dict[str, Tensor]) -> Tensor:
     batch = dict(inputs)
     if subject.plan.kind in GENERATIVE:
         batch["labels"] = inputs["input_ids"]
-    return masked(answer(subject.backbone, subject.bank, subject.plan.pooling, batch), inputs)
+    (outputs,) = respond([subject], batch)
+    return masked(outputs, inputs)
 
 
 def masked(outputs: Tensor, inputs: dict[str, Tensor]) -> Tensor:

@@ -12,8 +12,9 @@ import transformers
 
 from continual_petl.export.classes import auto_class
 from continual_petl.export.merged import write_checkpoint
-from continual_petl.learner.answer import shifted_right
-from continual_petl.learner.generate import generate
+from continual_petl.learner.generate import Decoding
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import shifted_right
 from continual_petl.streams.schema.generation import GenerationSpec
 from tests.export.subjects import LABELS, Folder, answers_of, inputs_of, masked, subject_of
 from tests.kinds import GENERATIVE
@@ -82,7 +83,8 @@ def test_generator_gives_the_logits_of_the_bank(
     assert subject.tokenizer is not None
     assert subject.plan.generation is not None
     inputs = inputs_of(subject)
-    ours = generate(subject.backbone, subject.bank, subject.plan.generation, inputs, subject.tokenizer)
+    (ours,) = respond([subject], inputs, decoding=Decoding(tokenizer=subject.tokenizer))
+    assert isinstance(ours, list)
     ids = model.generate(**inputs)[:, 1 if kind == "seq2seq" else inputs["input_ids"].shape[1] :].tolist()
     end, pad = subject.tokenizer.eos_token_id, subject.pad
     assert [[t for t in row if t not in {end, pad}] for row in ids] == [[t for t in row if t != pad] for row in ours]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from continual_petl.export.hard_rows import rows_of
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
-from continual_petl.learner.answer import shifted_right
+from continual_petl.learner.task_bank import shifted_right
 from tests.export.readme import run_readme
 from tests.export.subjects import TEXTS, Folder, answers_of, inputs_of, masked, subject_of
 from tests.kinds import GENERATIVE

@@ -258,7 +258,7 @@ def test_tolerance_is_relative_to_large_outputs(backbone_folder: Folder) -> None
     head.output.bias.fill_(100.0)
 
     def off(by: float) -> Compute:
-        right = replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
+        right = replay(subject, subject.probe)
         return lambda inputs: right + by
 
     # This bank hardly changes the outputs, so only rounding is allowed.

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.kind import HowEncoded
 from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
@@ -46,7 +47,8 @@ def check_messages(data: bytes) -> None:
 
 def _tokenise(source: list[dict[str, str]], answer: str | None, tokenizer: Any, chat: ResolvedChat) -> None:
     answers = None if answer is None else [answer]
-    rows = tokenise_chats([source], answers, tokenizer, 96, chat=chat, max_target_length=32)
+    how = HowEncoded(tokenizer=tokenizer, max_length=96, chat=chat, max_target_length=32)
+    rows = tokenise_chats([source], answers, how)
     assert 0 < rows.lengths[0] <= 64
     if answer is not None:
         assert 0 < rows.target_lengths[0] <= 32

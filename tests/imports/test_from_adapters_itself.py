@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from continual_petl.learner.answer import shifted_right
+from continual_petl.learner.task_bank import shifted_right
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
 from tests.export.test_adapters import PYTHON, SCALED
 from tests.imports.test_round_trip import imported

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
-from continual_petl.learner.answer import shifted_right
+from continual_petl.learner.task_bank import shifted_right
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
 from tests.imports.test_round_trip import imported
 from tests.kinds import GENERATIVE

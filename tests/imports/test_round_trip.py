@@ -64,7 +64,7 @@ def imported(subject: Subject, folder: Path, kind: str | None = None, pooling: s
 
 
 def outputs_of(subject: Subject) -> torch.Tensor:
-    return replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
+    return replay(subject, subject.probe)
 
 
 def same(one: Subject, other: Subject) -> None:

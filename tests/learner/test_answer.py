@@ -14,7 +14,8 @@ from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.build import build_head
-from continual_petl.learner.answer import answer, head_of, shifted_right
+from continual_petl.learner.task_bank import head_of, shifted_right
+from tests.learner.passes import outputs_of
 from tests.small import small
 
 Folder = Callable[..., Path]
@@ -49,7 +50,7 @@ def test_generation_loss_matches_the_model(backbone_folder: Folder, family: str,
     backbone = load_backbone(str(backbone_folder(family)))
     bank, batch = make_bank(backbone, kind), text_batch(kind)
     with torch.no_grad():
-        loss = head_of(bank).loss(answer(backbone, bank, "last", batch), batch["labels"])
+        loss = head_of(bank).loss(outputs_of(backbone, bank, "last", batch), batch["labels"])
         expected = backbone.model(**batch).loss
     torch.testing.assert_close(loss, expected)
 
@@ -72,7 +73,7 @@ def test_encoder_decoder_pooling_matches_its_classifier(backbone_folder: Folder)
         base: Any = backbone.model.base_model
         states = base(input_ids=IDS, attention_mask=MASK).last_hidden_state
         expected = head_of(bank)(states[IDS == 3])
-        found = answer(backbone, bank, "last", {"input_ids": IDS, "attention_mask": MASK})
+        found = outputs_of(backbone, bank, "last", {"input_ids": IDS, "attention_mask": MASK})
     torch.testing.assert_close(found, expected)
 
 
@@ -83,8 +84,8 @@ def test_padding_does_not_change_outputs(backbone_folder: Folder, family: str, k
     backbone = load_backbone(str(backbone_folder(family)))
     bank = make_bank(backbone, kind, preset)
     with torch.no_grad():
-        whole = answer(backbone, bank, "mean", {"input_ids": IDS, "attention_mask": MASK})
-        alone = answer(backbone, bank, "mean", {"input_ids": IDS[1:, :4], "attention_mask": MASK[1:, :4]})
+        whole = outputs_of(backbone, bank, "mean", {"input_ids": IDS, "attention_mask": MASK})
+        alone = outputs_of(backbone, bank, "mean", {"input_ids": IDS[1:, :4], "attention_mask": MASK[1:, :4]})
     torch.testing.assert_close(whole[1:, :4] if kind == "token-classification" else whole[1:], alone)
     assert whole.shape == ((2, 6, 3) if kind == "token-classification" else (2, 3))
 
@@ -97,9 +98,9 @@ def test_padding_does_not_change_the_loss(backbone_folder: Folder, family: str, 
     alone = {name: tensor[1:, : narrow.get(name, 4)] for name, tensor in batch.items()}
     head = head_of(bank)
     with torch.no_grad():
-        whole = answer(backbone, bank, "last", batch)[1:]
+        whole = outputs_of(backbone, bank, "last", batch)[1:]
         torch.testing.assert_close(
-            head.loss(whole, batch["labels"][1:]), head.loss(answer(backbone, bank, "last", alone), alone["labels"])
+            head.loss(whole, batch["labels"][1:]), head.loss(outputs_of(backbone, bank, "last", alone), alone["labels"])
         )
 
 
@@ -110,9 +111,9 @@ def test_images_are_pooled_over_all_patches(backbone_folder: Folder, precision: 
     pixels = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         states = backbone.model(pixel_values=pixels.to(backbone.model.dtype)).last_hidden_state.float()
-        found = answer(backbone, bank, "mean", {"pixel_values": pixels})
+        found = outputs_of(backbone, bank, "mean", {"pixel_values": pixels})
         torch.testing.assert_close(found, head_of(bank)(states.mean(1)))
         torch.testing.assert_close(
-            answer(backbone, bank, "first", {"pixel_values": pixels}), head_of(bank)(states[:, 0])
+            outputs_of(backbone, bank, "first", {"pixel_values": pixels}), head_of(bank)(states[:, 0])
         )
     assert found.dtype == torch.float32

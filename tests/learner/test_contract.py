@@ -16,11 +16,12 @@ from safetensors.torch import load, save
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import module_tensors, same_bits, tensor_digests
 from continual_petl.errors import InputError
-from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.plan import allowed_kinds, build_bank
+from continual_petl.learner.task_bank import head_of
 from tests.banks.taken import refusal
 from tests.desk import Desk
 from tests.kinds import GENERATIVE, METRICS
+from tests.learner.passes import outputs_of
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES
@@ -62,7 +63,7 @@ def test_every_preset_on_every_family_for_every_kind(
         bank.initialise(backbone.model, 1)
         batch = next(iter(desk.data[preset].train_dataloader()))
         start = {name: tensor.clone() for name, tensor in bank.tensors().items()}
-        outputs = answer(backbone, bank.train(), plan.pooling, batch)
+        outputs = outputs_of(backbone, bank.train(), plan.pooling, batch)
         loss = head_of(bank).loss(outputs, batch["labels"])
         penalty = bank.penalty()
         torch.autograd.backward(loss if penalty is None else loss + penalty)
@@ -74,7 +75,7 @@ def test_every_preset_on_every_family_for_every_kind(
         fresh = build_bank(plan, backbone, folded=True).eval()
         fresh.load_state_dict(load(save(bank.tensors())), strict=True)
         with torch.no_grad():
-            ours, theirs = (answer(backbone, each, plan.pooling, batch) for each in (bank, fresh))
+            ours, theirs = (outputs_of(backbone, each, plan.pooling, batch) for each in (bank, fresh))
         assert ours.dtype == torch.float32
         assert len(ours) == len(batch["index"])
         assert same_bits(ours, theirs), preset

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.learner.answer import answer
-from continual_petl.learner.generate import decode, generate
+from continual_petl.learner.generate import decode
 from continual_petl.streams.schema.stream_spec import GenerationSpec
+from tests.learner.passes import generated, outputs_of
 from tests.learner.test_answer import make_bank
 from tests.tiny import make_tokenizer
 from tests.usual import few
@@ -41,7 +41,7 @@ def greedy(backbone: Backbone, bank: Bank, kind: str, row: Tensor, steps: int) -
             ids = torch.tensor([[*row.tolist(), *found]])
             batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
         with torch.no_grad():
-            token = int(answer(backbone, bank, "last", batch)[0, -1].argmax())
+            token = int(outputs_of(backbone, bank, "last", batch)[0, -1].argmax())
         if token == 3:
             break
         found.append(token)
@@ -66,7 +66,7 @@ def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, 
     spec = GenerationSpec(max_new_tokens=5)
     rows = [SOURCES[0, 2:], SOURCES[1]]
     alone = [
-        generate(
+        generated(
             backbone, bank, spec, {"input_ids": r[None], "attention_mask": torch.ones(1, len(r)).long()}, tokenizer
         )
         for r in rows
@@ -74,7 +74,7 @@ def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, 
     assert [row for (row,) in alone] == [greedy(backbone, bank, kind, row, 5) for row in rows]
     if kind == "causal-lm":
         batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
-        assert generate(backbone, bank, spec, batch, tokenizer) == [row for (row,) in alone]
+        assert generated(backbone, bank, spec, batch, tokenizer) == [row for (row,) in alone]
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
@@ -84,7 +84,7 @@ def test_generation_config_of_the_checkpoint_is_ignored(
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank, spec = wandering(backbone, kind, "houlsby"), GenerationSpec(max_new_tokens=5)
     batch = {"input_ids": SOURCES, "attention_mask": torch.ones_like(SOURCES)}
-    before = generate(backbone, bank, spec, batch, tokenizer)
+    before = generated(backbone, bank, spec, batch, tokenizer)
     config: Any = backbone.model.generation_config
     own: dict[str, Any] = {
         "do_sample": True,
@@ -98,7 +98,7 @@ def test_generation_config_of_the_checkpoint_is_ignored(
     own |= {"no_repeat_ngram_size": 1, "length_penalty": 3.0, "suppress_tokens": [before[0][0]], "early_stopping": True}
     for key, value in own.items():
         setattr(config, key, value)
-    assert generate(backbone, bank, spec, batch, tokenizer) == before
+    assert generated(backbone, bank, spec, batch, tokenizer) == before
     assert capsys.readouterr().err == ""
     assert not recwarn.list
 
@@ -110,7 +110,7 @@ def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, famil
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
 
     def made(**settings: Any) -> list[int]:
-        (row,) = generate(backbone, bank, GenerationSpec(**settings), batch, tokenizer)
+        (row,) = generated(backbone, bank, GenerationSpec(**settings), batch, tokenizer)
         return row
 
     assert len(made(max_new_tokens=7, min_new_tokens=7)) == 7
@@ -122,11 +122,11 @@ def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, famil
         """Return the log-probability of seven generated tokens."""
         if kind == "seq2seq":
             inputs = {**batch, "labels": torch.tensor([row])}
-            logits = answer(backbone, bank, "last", inputs)[0]
+            logits = outputs_of(backbone, bank, "last", inputs)[0]
         else:
             ids = torch.cat([batch["input_ids"], torch.tensor([row])], 1)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-            logits = answer(backbone, bank, "last", inputs)[0, -8:-1]
+            logits = outputs_of(backbone, bank, "last", inputs)[0, -8:-1]
         return float(logits.detach().log_softmax(-1)[torch.arange(7), row].sum())
 
     # With forty beams, the text must be at least as likely as the greedy one.
@@ -143,7 +143,7 @@ def test_source_tokens_do_not_count_as_repetition(backbone_folder: Folder, famil
     def made(source: list[int], **settings: int) -> list[int]:
         ids = torch.tensor([source])
         spec = GenerationSpec(max_new_tokens=1, num_beams=num_beams, **settings)
-        (row,) = generate(backbone, bank, spec, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, tokenizer)
+        (row,) = generated(backbone, bank, spec, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, tokenizer)
         return row
 
     source = SOURCES[1].tolist()
@@ -160,7 +160,7 @@ def test_start_token_equal_to_the_end_token_is_handled(backbone_folder: Folder) 
     bias[0, 3] = 1e3  # every text ends immediately
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
     spec = GenerationSpec(max_new_tokens=4, no_repeat_ngram_size=1)
-    assert generate(backbone, bank, spec, batch, tokenizer) == [[]]
+    assert generated(backbone, bank, spec, batch, tokenizer) == [[]]
 
 
 def test_decoded_texts_have_no_special_tokens() -> None:

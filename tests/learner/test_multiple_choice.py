@@ -17,14 +17,15 @@ from transformers import BertForMultipleChoice
 from continual_petl import ContinualLearner
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.errors import InputError
-from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.memory import _size
 from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.encode import encode_rows
+from tests.encoding import encode_rows
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import WORDS
@@ -68,7 +69,9 @@ class Made:
         return collate(encoded, range(len(rows)), self.pad, "multiple-choice")
 
     def scores(self, rows: list[Row]) -> Tensor:
-        return answer(self.backbone, self.bank, self.pooling, self.batch(rows))
+        plan = self.plan.model_copy(update={"pooling": self.pooling})
+        outputs: Tensor = respond([TaskBank(self.backbone, plan, self.bank)], self.batch(rows))[0]
+        return outputs
 
 
 def plan_of(folder: Path, bank: Any, **training: Any) -> TaskPlan:

@@ -18,13 +18,12 @@ from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.cli.answers_out import line_of
 from continual_petl.heads.words import ROUNDING
-from continual_petl.learner.answer import answer
-from continual_petl.learner.generate import generate
 from continual_petl.learner.near_ties import NearTies, near
 from continual_petl.learner.sampling import Sampler, kept
 from continual_petl.predictor.records import record_of
 from continual_petl.serve.responses import TextPrediction
 from continual_petl.streams.schema.stream_spec import GenerationSpec
+from tests.learner.passes import generated, outputs_of
 from tests.learner.test_generate import FAMILIES, SOURCES, wandering
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
@@ -47,7 +46,7 @@ def gaps(backbone: Backbone, bank: Bank, kind: str, row: Tensor, chosen: list[in
         labels = torch.tensor([[*before, 0]]) if kind == "seq2seq" else ids
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         with torch.no_grad():
-            scores = sorted(answer(backbone, bank, "last", batch)[0, -1].tolist())
+            scores = sorted(outputs_of(backbone, bank, "last", batch)[0, -1].tolist())
         found.append((scores[-1] - scores[-2]) / (ROUNDING["bf16"] + 2 * unit_of(scores[-1])))
     return found
 
@@ -65,8 +64,8 @@ def test_texts_are_near_a_tie_if_one_of_their_tokens_is(backbone_folder: Folder,
     for row in torch.randint(10, 60, (12, 4), generator=draw):
         batch = {"input_ids": row[None], "attention_mask": torch.ones(1, 4).long()}
         near_ties: list[bool] = []
-        (ids,) = generate(backbone, bank, spec, batch, tokenizer, near_ties=near_ties)
-        assert [ids] == generate(backbone, bank, spec, batch, tokenizer)
+        (ids,) = generated(backbone, bank, spec, batch, tokenizer, near_ties=near_ties)
+        assert [ids] == generated(backbone, bank, spec, batch, tokenizer)
         smallest = min(gaps(backbone, bank, kind, row, ids, 6))
         # With a cache, scores are rounded otherwise: this near the limit, either may be right.
         if not 0.4 < smallest < 2.5:
@@ -122,7 +121,7 @@ def test_sources_are_padded_without_a_difference(backbone_folder: Folder) -> Non
     bank, tokenizer = wandering(backbone, "causal-lm", "houlsby"), make_tokenizer("gpt2")
     near_ties: list[bool] = []
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
-    generate(backbone, bank, GenerationSpec(max_new_tokens=5), batch, tokenizer, near_ties=near_ties)
+    generated(backbone, bank, GenerationSpec(max_new_tokens=5), batch, tokenizer, near_ties=near_ties)
     assert len(near_ties) == 2
 
 

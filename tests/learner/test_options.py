@@ -14,10 +14,12 @@ from torch import Tensor
 from continual_petl import InputError
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.merge import merged
-from continual_petl.learner.options import option_scores
+from continual_petl.learner.generate import Decoding
 from continual_petl.learner.plan import plan_task
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.streams.batches.loaders import EvaluationLoader
-from continual_petl.streams.encoding.encode import encode_rows
+from tests.encoding import encode_rows
 from tests.learner.test_generate import FAMILIES, wandering
 from tests.streams_in_code import stream
 from tests.tiny import make_tokenizer
@@ -61,12 +63,13 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
         plan = plan.model_copy(update={"normalise": normalise})
         for batch in EvaluationLoader(rows, 3, 0, kind=kind):
             with torch.no_grad():
-                found = option_scores(backbone, bank, plan, batch)
+                (found,) = respond([TaskBank(backbone, plan, bank)], batch, decoding=Decoding(tokenizer=None))
             expected = [
                 [sum(own) / length for own, length in zip(alone[n], lengths, strict=True)]
                 for n in batch["index"].tolist()
             ]
             # The head rounds the float64 logits to float32.
+            assert isinstance(found, Tensor)
             torch.testing.assert_close(found.double(), torch.tensor(expected).double(), atol=2e-5, rtol=1e-6)
         # Rows with their own options: some of the same ones, in another order.
         places = [[0, 1, 2], [2, 0], [1, 2], [1, 0, 2]]
@@ -77,7 +80,8 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
         own_plan = plan.model_copy(update={"labels": None})
         for batch in EvaluationLoader(own_rows, 3, 0, kind=kind):
             with torch.no_grad():
-                found = option_scores(backbone, bank, own_plan, batch)
+                (found,) = respond([TaskBank(backbone, own_plan, bank)], batch, decoding=Decoding(tokenizer=None))
+            assert isinstance(found, Tensor)
             for row, scores in zip(batch["index"].tolist(), found, strict=True):
                 expected_row = [sum(alone[row][place]) / lengths[place] for place in places[row]]
                 expected_row += [-torch.inf] * (len(scores) - len(expected_row))

@@ -17,12 +17,12 @@ from transformers import BertForQuestionAnswering
 
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.errors import InputError
-from continual_petl.kind import find_kind
+from continual_petl.kind import HowEncoded, find_kind
 from continual_petl.kinds.question_answering import Gold
-from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.rows import TokenisedRows
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
@@ -72,21 +72,16 @@ class Made:
         return collate(encoded, range(len(rows)), self.tokenizer.pad_token_id or 0, "question-answering")
 
     def outputs(self, batch: dict[str, Tensor]) -> Tensor:
-        return answer(self.backbone, self.bank, "mean", batch)
+        (found,) = respond([TaskBank(self.backbone, self.plan, self.bank)], batch)
+        assert isinstance(found, Tensor)
+        return found
 
 
 def encoded_rows(tokenizer: Any, rows: list[Row], max_length: int, stride: int = 0) -> TokenisedRows:
     questions, contexts, golds = (list(column) for column in zip(*rows, strict=True))
-    how = {"stride": stride, "no_answer": True}
-    return encode_rows(
-        "question-answering",
-        questions,
-        pairs=contexts,
-        answers=golds,
-        tokenizer=tokenizer,
-        max_length=max_length,
-        settings=how,
-    )
+    how = HowEncoded(tokenizer=tokenizer, max_length=max_length, settings={"stride": stride, "no_answer": True})
+    encoded: TokenisedRows = find_kind("question-answering").encode(questions, how, pairs=contexts, answers=golds)
+    return encoded
 
 
 @pytest.mark.usefixtures("in_float64")

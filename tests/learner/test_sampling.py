@@ -12,9 +12,10 @@ import torch
 from continual_petl import Run, learn
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
-from continual_petl.learner.generate import decode, generate
+from continual_petl.learner.generate import decode
 from continual_petl.learner.sampling import Sampler
 from continual_petl.streams.schema.stream_spec import GenerationSpec
+from tests.learner.passes import generated
 from tests.learner.test_generate import FAMILIES, SOURCES, wandering
 from tests.streams_in_code import stream
 from tests.tiny import make_tokenizer
@@ -29,12 +30,12 @@ def test_sampled_answer_does_not_depend_on_the_batch(backbone_folder: Folder, fa
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
-    together = generate(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
-    assert together == generate(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
+    together = generated(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
+    assert together == generated(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
     for row, said in zip([SOURCES[0, 2:], SOURCES[1]], together, strict=True):
         alone = {"input_ids": row[None], "attention_mask": torch.ones(1, len(row)).long()}
-        assert generate(backbone, bank, SAMPLED, alone, tokenizer, seed=3) == [said]
-    others = [generate(backbone, bank, SAMPLED, batch, tokenizer, seed=seed) for seed in range(4, 8)]
+        assert generated(backbone, bank, SAMPLED, alone, tokenizer, seed=3) == [said]
+    others = [generated(backbone, bank, SAMPLED, batch, tokenizer, seed=seed) for seed in range(4, 8)]
     assert any(other != together for other in others)
 
 
@@ -72,7 +73,7 @@ def test_repetition_penalty_counts_generated_tokens_only(
     def made(penalty: float, length: int, rows: slice = slice(None), skip: int = 0) -> list[list[int]]:
         spec = GenerationSpec(max_new_tokens=length, min_new_tokens=length, num_beams=beams, repetition_penalty=penalty)
         own = {name: tensor[rows, skip:] for name, tensor in batch.items()}
-        return generate(backbone, bank, spec, own, tokenizer)
+        return generated(backbone, bank, spec, own, tokenizer)
 
     assert made(1e6, 1) == made(1.0, 1), "tokens of the source were counted"
     strict = made(1e6, 6)
@@ -87,17 +88,17 @@ def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str,
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
-    free = generate(backbone, bank, GenerationSpec(max_new_tokens=8), batch, tokenizer)
+    free = generated(backbone, bank, GenerationSpec(max_new_tokens=8), batch, tokenizer)
     texts = decode(tokenizer, free)
     stop = texts[0].split()[1]
     spec = GenerationSpec(max_new_tokens=8, stop=(stop,), num_beams=beams)
-    rows = generate(backbone, bank, spec, batch, tokenizer)
+    rows = generated(backbone, bank, spec, batch, tokenizer)
     for text in decode(tokenizer, rows, spec.stop):
         assert stop not in text
     if beams == 1:
         assert decode(tokenizer, rows, spec.stop) == [text.split(stop)[0].strip() for text in texts]
         alone = {name: tensor[:1, 2:] for name, tensor in batch.items()}
-        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], (
+        assert generated(backbone, bank, spec, alone, tokenizer) == rows[:1], (
             "a row's answer depends on longer ones in its batch"
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +16,11 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
-from continual_petl.learner.generate import decode, generate
-from continual_petl.learner.streaming import Pieces, generate_pieces
+from continual_petl.learner.generate import decode
+from continual_petl.learner.streaming import Pieces
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 from tests.chats import chat_tokenizer
+from tests.learner.passes import generated
 from tests.learner.test_generate import FAMILIES, SOURCES, wandering
 from tests.tiny import make_tokenizer
 from tests.usual import few
@@ -55,10 +55,10 @@ def test_pieces_join_to_the_generated_text(
 
     def streamed(**more: Any) -> tuple[list[str], str]:
         own = spec.model_copy(update=more)
-        plan: Any = SimpleNamespace(generation=own, seed=3, chat=None)
         found: list[str] = []
-        generate_pieces(backbone, bank, plan, batch, tokenizer, found.append)
-        (text,) = decode(tokenizer, generate(backbone, bank, own, batch, tokenizer, seed=3), own.stop)
+        rows = generated(backbone, bank, own, batch, tokenizer, seed=3, put=found.append)
+        assert rows == generated(backbone, bank, own, batch, tokenizer, seed=3)
+        (text,) = decode(tokenizer, rows, own.stop)
         assert "".join(found) == text
         return found, text
 

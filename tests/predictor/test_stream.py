@@ -54,10 +54,10 @@ def test_closed_stream_stops_the_generation(run: Run, monkeypatch: pytest.Monkey
 
 
 def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: Any) -> None:
+    def fails(*given: Any, **more: Any) -> None:
         raise RuntimeError("out of memory: 9 GiB")
 
-    monkeypatch.setattr("continual_petl.predictor.streamed.generate_pieces", fails)
+    monkeypatch.setattr("continual_petl.predictor.streamed.respond", fails)
     with pytest.raises(Exception, match="task 'texts': memory ran out in a batch of 1 row"):
         next(run.stream("w10 w20", "texts"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from continual_petl.router import row_states as states_module
 from continual_petl.router import task_sums as module
 from continual_petl.router.row_states import layers_to_read, num_layers_of, row_states
 from continual_petl.router.task_sums import task_sums
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.rows import TokenisedRows
+from tests.encoding import encode_rows
 from tests.tiny import FAMILIES, make_tokenizer
 from tests.usual import walk
 
@@ -74,9 +75,10 @@ def test_only_some_rows_are_read_and_always_the_same_ones(
     backbone = load_backbone(str(backbone_folder()))
     rows = _rows("bert")
     all_states = row_states(backbone, rows, (1,), 0)
-    np.testing.assert_allclose(row_states(backbone, rows, (1,), 0, numbers=[3, 0]), all_states[[3, 0]], atol=1e-6)
+    np.testing.assert_allclose(row_states(backbone, rows.take([3, 0]), (1,), 0), all_states[[3, 0]], atol=1e-6)
     monkeypatch.setattr(module, "MAX_ROWS", 3)
-    first, second = (task_sums(backbone, rows, rows, routing="small", pad_token_id=0, seed=5) for _ in range(2))
+    plan: Any = SimpleNamespace(seed=5, kind="regression")
+    first, second = (task_sums(backbone, rows, rows, plan, routing="small", pad_token_id=0) for _ in range(2))
     assert first.count == 3
     assert all(np.array_equal(own, second.to_arrays()[name]) for name, own in first.to_arrays().items())
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from continual_petl import Run, learn
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.predictor.resumed import below_banks, chosen_states
+from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import task_finder
-from continual_petl.router.row_states import Below
+from continual_petl.router.row_states import StatesBelow
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.streams_in_code import stream, task_of_kind
+from tests.tiny import make_model, make_tokenizer
 from tests.usual import few
 
 Folder = Callable[..., Path]
@@ -57,17 +59,29 @@ def test_lower_layers_are_computed_once(
     part.register_forward_hook(lambda *given: calls.append(given))
     run.predict(rows, unknown="nearest", batch_size=64)
     num_shared = len(calls)
-    monkeypatch.setattr("continual_petl.predictor.resumed.MAX_BYTES", 0)
+    monkeypatch.setattr("continual_petl.predictor.states_below.MAX_BYTES", 0)
     run.predict(rows, unknown="nearest", batch_size=64)
     assert num_shared < len(calls) - num_shared
+
+
+def test_debertas_convolution_belongs_to_the_states_below_the_second_layer(tmp_path: Path) -> None:
+    whole = make_model("deberta-v2")
+    whole.config.conv_kernel_size, whole.config.conv_act = 3, "gelu"
+    torch.manual_seed(0)
+    type(whole)(whole.config).save_pretrained(tmp_path / "deberta")
+    make_tokenizer("deberta-v2").save_pretrained(tmp_path / "deberta")
+    tasks = [labelled_task("low"), labelled_task("high")]
+    run = learn(routed_stream(tmp_path / "deberta", tasks, bank=UPPER), tmp_path / "run", progress=False)
+    assert task_finder(run.session.models).lowest_layer(run.session.models) == 1
+    _check_alike(run, _texts("low", "high"))
 
 
 def test_bank_in_lower_layers_starts_at_the_embeddings(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [labelled_task("low"), labelled_task("high", bank={"preset": "lora", "rank": 2})]
     run = learn(routed_stream(backbone_folder(), tasks, bank=UPPER), tmp_path / "run", progress=False)
     finder = task_finder(run.session.models)
-    assert finder.cut(run.session.models) == 0
-    assert below_banks(run.session.models, finder, 1) is None
+    assert finder.lowest_layer(run.session.models) == 0
+    assert kept_states(run.session.models, finder, 1) is None
     _check_alike(run, _texts("low", "high"))
 
 
@@ -106,22 +120,22 @@ def test_states_of_many_rows_are_not_kept(
     models = run.session.models
     backbone = models.backbone("fp32")
     monkeypatch.setattr(
-        "continual_petl.predictor.resumed.MAX_BYTES", backbone.max_length * backbone.hidden_size * 4 * 3
+        "continual_petl.predictor.states_below.MAX_BYTES", backbone.max_length * backbone.hidden_size * 4 * 3
     )
-    assert below_banks(models, task_finder(models), 3) is not None
-    assert below_banks(models, task_finder(models), 4) is None
+    assert kept_states(models, task_finder(models), 3) is not None
+    assert kept_states(models, task_finder(models), 4) is None
 
 
 def test_states_of_rows_that_are_now_encoded_differently_are_not_used(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(routed_stream(backbone_folder(), [labelled_task("low")], bank=UPPER), tmp_path / "run", progress=False)
     models, texts = run.session.models, _texts("low")
     finder = task_finder(models)
-    kept = below_banks(models, finder, len(texts))
+    kept = kept_states(models, finder, len(texts))
     finder.states(models, texts, below=kept)
     below = chosen_states(finder, kept, dict.fromkeys(range(len(texts)), "low"))
     assert below is not None
-    cut = Below(layer=below.layer, states={row: states[:-1] * 0 for row, states in below.states.items()})
-    found = Predictor(models).resume(texts, dict.fromkeys(range(len(texts)), "low"), cut)
+    wrong = StatesBelow(layer=below.layer, states={row: states[:-1] * 0 for row, states in below.states.items()})
+    found = Predictor(models).resume(texts, dict.fromkeys(range(len(texts)), "low"), wrong)
     assert [found[row] for row in range(len(texts))] == run.predict(texts, "low")
 
 

@@ -146,11 +146,11 @@ def test_token_and_time_limit_also_apply_to_streams(
 def test_error_after_the_first_piece_is_an_event(
     asked: TestClient, texts: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*given: Any) -> None:
-        given[-1]("a piece")
+    def fails(*given: Any, decoding: Any) -> None:
+        decoding.put("a piece")
         raise RuntimeError("out of memory: 9 GiB")
 
-    monkeypatch.setattr("continual_petl.predictor.streamed.generate_pieces", fails)
+    monkeypatch.setattr("continual_petl.predictor.streamed.respond", fails)
     text = opened(texts).post("/v1/predict", json=_body()).text
     assert text.startswith('data: {"text": "a piece"}\n\nevent: error\ndata: {"error": {"code": "memory"')
 

@@ -34,7 +34,7 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import learn_bank
 from continual_petl.engine.task.state_cache import fill_state_cache
 from continual_petl.errors import Interrupted
-from continual_petl.predictor.batching import groups, like
+from continual_petl.predictor.batching import groups
 from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.certificate.values import Origin
 from continual_petl.store.store import Store
@@ -158,8 +158,9 @@ def test_changed_stream_attention_does_not_affect_certificates_and_answers(
     assert again.predict([*ROWS, *ROWS], ["one", "one", "two", "two"]) == [*alone["one"], *alone["two"]]
     assert again.predict_all(ROWS, ["one", "two"]) == alone
     manifests = {"two": run.store.manifest("two")} | dict.fromkeys("ab", run.store.manifest("one"))
-    for grouped in (groups, like):
-        assert grouped(manifests, lambda _: again.session.models.backbone("fp32"), 2**30) == [["two"], ["a", "b"]]
+    for same_rows in (False, True):
+        found = groups(manifests, lambda _: again.session.models.backbone("fp32"), 2**30, same_rows=same_rows)
+        assert found == [["two"], ["a", "b"]]
     assert again.session.models.backbone("fp32").attention == "eager"
     assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
 

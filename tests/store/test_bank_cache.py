@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from continual_petl import Run, learn
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.mixed.stacks import stacks_of
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.plan import build_bank
@@ -119,7 +120,7 @@ def test_most_recently_used_banks_are_cached(asked: Sequence[int], most: int) ->
 def _held(num_bytes: int) -> CachedBank:
     nothing: Any = None
     return CachedBank(
-        manifest=nothing,
+        plan=nothing,
         bank=nothing,
         backbone=nothing,
         seals=("seal",),
@@ -162,9 +163,10 @@ def test_training_caches_no_other_bank(folder: Path, backbone_folder: Folder) ->
     models = run.session.models
     assert len(models.held_banks) > 0, "measuring the row of R must cache banks"
     run.predict(TEXTS, task=["one", "two"])
-    assert models.stacks.num_bytes > 0
+    stacks = stacks_of(models.backbone_of("one").model)
+    assert stacks.num_bytes > 0
     models.evict_all()
-    assert len(models.held_banks) == models.stacks.num_bytes == 0
+    assert len(models.held_banks) == stacks.num_bytes == 0
     assert all(not learner.plans for learner in models._learners.values())
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import StoreError
-from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.verify import answer_probe, certificate
 from continual_petl.store.verify.probe import _special_tokens_around, make_probe
@@ -86,7 +87,7 @@ def test_probe_depends_only_on_the_tasks_seed(runs: dict[str, Path], kind: str) 
     stored, outputs = certified_probe(run.store, "one")
     certified = outputs["outputs"]
     assert tensor_digests(made) == tensor_digests(stored)
-    found = replay(backbone, run.store.load_bank("one", backbone), plan.pooling, made)
+    found = replay(TaskBank(backbone, plan, run.store.load_bank("one", backbone)), made)
     assert combined_digest(tensor_digests({"o": found})) == combined_digest(tensor_digests({"o": certified}))
 
 
@@ -96,9 +97,10 @@ def test_log_probabilities_match_the_models_loss(runs: dict[str, Path]) -> None:
         backbone, plan = run.session.models.backbone("fp32"), run.store.plan("one")
         inputs, outputs = certified_probe(run.store, "one")
         certified = outputs["outputs"]
-        bank = run.store.load_bank("one", backbone)
+        own = TaskBank(backbone, plan, run.store.load_bank("one", backbone))
         with torch.no_grad():
-            loss = head_of(bank).loss(answer(backbone, bank, plan.pooling, inputs), inputs["labels"])
+            (logits,) = respond([own], inputs)
+            loss = own.head.loss(logits, inputs["labels"])
         torch.testing.assert_close(-certified.mean(), loss)
 
 

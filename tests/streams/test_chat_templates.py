@@ -23,7 +23,7 @@ from continual_petl.streams.encoding.chat_template import UnusableChat, marked, 
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import MAX_TEMPLATE, ChatSpec, ResolvedChat
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from tests.chats import CHAT_TOKENIZER, CHATML, CHATML_PLAIN, assistant, chat_of, chat_tokenizer, encoded, user
+from tests.chats import CHAT_TOKENIZER, CHATML, CHATML_PLAIN, assistant, chat_of, chat_tokenizer, encoded, how, user
 
 
 def test_a_template_that_leaves_a_message_out_is_refused() -> None:
@@ -187,12 +187,20 @@ def test_an_error_in_one_row_names_the_row() -> None:
     with pytest.raises(
         InputError, match=r"^rows, row 2, 'duck': the chat template cannot render this conversation: TemplateE"
     ):
-        tokenise_chats([[user("a")], [user("duck")]], ["b", "b"], CHAT_TOKENIZER, 200, chat=chat_of(template))
+        tokenise_chats(
+            [[user("a")], [user("duck")]],
+            ["b", "b"],
+            how(200, chat=chat_of(template)),
+        )
     with pytest.raises(
         InputError,
         match=r"under chat\.template\. 1 more cannot be used, for this or another reason; the next is row 3\.$",
     ):
-        tokenise_chats([[user("a")], *[[user("duck")]] * 2], None, CHAT_TOKENIZER, 200, chat=chat_of(template))
+        tokenise_chats(
+            [[user("a")], *[[user("duck")]] * 2],
+            None,
+            how(200, chat=chat_of(template)),
+        )
     with pytest.raises(UnusableChat, match="duck"):
         render(CHAT_TOKENIZER, chat_of(template), [user("duck")])
 
@@ -287,7 +295,7 @@ def test_every_rendering_is_bounded(monkeypatch: pytest.MonkeyPatch, template: s
     monkeypatch.setattr(jinja2.Template, "generate", checked(jinja2.Template.generate))
     chat = chat_of(template, loss_on=loss_on)
     rows = [[user("a"), assistant("b"), user("c")], [user("d")]]
-    tokenise_chats(rows, ["e", "f"], CHAT_TOKENIZER, 200, chat=chat, options=["e", "f"])
+    tokenise_chats(rows, ["e", "f"], how(200, chat=chat, options=["e", "f"]))
     assert rendered[0] > 6
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError
-from continual_petl.streams.encoding.encode import encode_rows
+from tests.encoding import encode_rows
 from tests.tiny import make_tokenizer
 
 

@@ -13,12 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.streams.encoding import token_cache, tokenizer_calls
 from continual_petl.streams.encoding.cache_files import CacheFiles
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenizer_calls import Encoded
 from continual_petl.streams.preparation.prepare import check_again, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from tests.encoding import encode_rows
 from tests.tiny import make_tokenizer
 
 TEXTS = [" ".join(f"w{number % 38 + step}" for step in range(number % 11 + 1)) for number in range(40)]

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from continual_petl.errors import InputError
+from continual_petl.kind import HowEncoded
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.rows import IGNORED, Texts, TokenisedRows
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
 from continual_petl.streams.sources.conversations import Message
-from tests.chats import CHAT_TOKENIZER, CHATML, CHATML_PLAIN, assistant, chat_of, chat_tokenizer, encoded, user
+from tests.chats import CHAT_TOKENIZER, CHATML, CHATML_PLAIN, assistant, chat_of, chat_tokenizer, encoded, how, user
 
 CHATML_WITH_BREAK = CHATML_PLAIN.replace(
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}",
@@ -90,7 +91,11 @@ def check_equal(messages: list[Message], chat: ResolvedChat, theirs: tuple[list[
     ids, labels = labelled(encoded(messages, chat, max_target_length=2000))
     if not exact[-1]:
         # TRL warns, and trains on a token that never occurs in prediction; here, source and answer are tokenised separately.
-        source = tokenise_chats([messages[:-1]], None, CHAT_TOKENIZER, 4000, chat=chat, max_target_length=2000)
+        source = tokenise_chats(
+            [messages[:-1]],
+            None,
+            how(4000, chat=chat, max_target_length=2000),
+        )
         assert ids[: len(source.ids)] == source.ids.tolist()
         assert CHAT_TOKENIZER.decode(theirs[0]).startswith(CHAT_TOKENIZER.decode(ids))
         last = CHAT_TOKENIZER.decode(labels[len(source.ids) :])
@@ -148,7 +153,7 @@ def test_all_learns_every_token(messages: list[Message]) -> None:
 @given(conversations)
 @settings(max_examples=20)
 def test_prediction_is_given_what_training_puts_before_the_answer(messages: list[Message]) -> None:
-    rows = tokenise_chats([messages[:-1]], None, CHAT_TOKENIZER, 4000, chat=chat_of())
+    rows = tokenise_chats([messages[:-1]], None, how(4000, chat=chat_of()))
     assert CHAT_TOKENIZER.decode(rows.ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
     assert np.array_equal(rows.ids, encoded(messages, chat_of()).ids)
     assert rows.target_ids is None
@@ -182,7 +187,7 @@ def test_templates_built_like_those_of_known_families_need_no_marks(template: st
     assert rows.learned is not None
     assert CHAT_TOKENIZER.decode(rows.ids[rows.learned]).strip(" ") == "the answer" + ends
     assert CHAT_TOKENIZER.decode(rows.target_ids).strip(" ") == "is it?" + ends
-    prompt = tokenise_chats([messages[:-1]], None, CHAT_TOKENIZER, 4000, chat=chat_of(template))
+    prompt = tokenise_chats([messages[:-1]], None, how(4000, chat=chat_of(template)))
     assert np.array_equal(prompt.ids, rows.ids)
     ids, labels = labelled(encoded(messages, chat_of(template, "all")))
     assert ids == labels
@@ -248,7 +253,11 @@ def test_a_long_conversation_loses_its_oldest_turns_but_not_the_system_prompt() 
     )
     assert rows.learned is not None
     assert "question" not in CHAT_TOKENIZER.decode(rows.ids[rows.learned])
-    predicted = tokenise_chats([messages[:-1]], None, CHAT_TOKENIZER, short + 30, chat=chat_of(), max_target_length=30)
+    predicted = tokenise_chats(
+        [messages[:-1]],
+        None,
+        how(short + 30, chat=chat_of(), max_target_length=30),
+    )
     assert np.array_equal(predicted.ids, rows.ids)
 
 
@@ -304,9 +313,7 @@ def test_batches_are_those_of_trl_itself_where_it_is_installed(tmp_path: Path) -
     encoded_rows = tokenise_chats(
         [row[:-1] for row in rows],
         [row[-1]["content"] for row in rows],
-        tokenizer,
-        512,
-        chat=resolve_chat(ChatSpec(), tokenizer),
+        HowEncoded(tokenizer=tokenizer, max_length=512, chat=resolve_chat(ChatSpec(), tokenizer)),
     )
     ours = collate(encoded_rows, [0, 1], tokenizer.pad_token_id, kind="causal-lm", train=True)
     width = ours["labels"].shape[1]

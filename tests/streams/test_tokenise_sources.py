@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,12 +15,20 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
+from continual_petl.kind import HowEncoded
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.encoding.tokenise_sources import room_for, tokenise_sources
 
 BOS, EOS = 1, 2
 TEMPLATES = {"none": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>", "language": "$A </s> <s>"}
+
+
+def made(
+    sources: list[str], targets: list[str] | None, tokenizer: Any, max_length: int, *, kind: str, **how: Any
+) -> TokenisedRows:
+    """Tokenise sources and targets."""
+    return tokenise_sources(kind, sources, targets, HowEncoded(tokenizer=tokenizer, max_length=max_length, **how))
 
 
 def _tokenizer(template: str, *, end: bool = True) -> PreTrainedTokenizerFast:
@@ -57,7 +65,7 @@ def _sources(rows: TokenisedRows) -> list[list[int]]:
 def test_causal_lm_target_follows_the_source_directly(
     template: str, sources: list[list[int]], targets: list[list[int]]
 ) -> None:
-    rows = tokenise_sources(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
+    rows = made(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
     assert _sources(rows) == sources
     assert _targets(rows) == targets
     assert rows.texts == Texts(("w3", "w4 w5"))
@@ -75,16 +83,16 @@ def test_causal_lm_target_follows_the_source_directly(
     ],
 )
 def test_seq2seq_rows_match_the_tokenizer(template: str, source: list[int], target: list[int]) -> None:
-    rows = tokenise_sources(["w0"], ["w3"], _tokenizer(template), 16, kind="seq2seq")
+    rows = made(["w0"], ["w3"], _tokenizer(template), 16, kind="seq2seq")
     assert (_sources(rows), _targets(rows)) == ([source], [target])
 
 
 def test_missing_end_token_is_not_invented() -> None:
-    assert _targets(tokenise_sources(["w0"], ["w3"], _tokenizer("bos", end=False), 16, kind="causal-lm")) == [[6]]
+    assert _targets(made(["w0"], ["w3"], _tokenizer("bos", end=False), 16, kind="causal-lm")) == [[6]]
 
 
 def test_prediction_rows_have_no_targets() -> None:
-    rows = tokenise_sources(["w0"], None, _tokenizer("both"), 16, kind="causal-lm")
+    rows = made(["w0"], None, _tokenizer("both"), 16, kind="causal-lm")
     assert (rows.target_ids, rows.texts, rows.target_lengths.tolist()) == (None, None, [0])
     assert rows.row(0).target_ids is None
 
@@ -93,7 +101,7 @@ def test_prediction_rows_have_no_targets() -> None:
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
 def test_truncation_of_both_sides_is_counted(template: str, kind: str) -> None:
     long = " ".join(f"w{number}" for number in range(12))
-    rows = tokenise_sources(
+    rows = made(
         ["w1", long],
         [long, "w1"],
         _tokenizer(template),
@@ -112,7 +120,7 @@ def test_truncation_of_both_sides_is_counted(template: str, kind: str) -> None:
 def test_targets_are_truncated_at_the_end_even_with_left_truncation(kind: Literal["seq2seq", "causal-lm"]) -> None:
     tokenizer, long = _tokenizer("none"), " ".join(f"w{number}" for number in range(12))
     tokenizer.truncation_side = "left"
-    rows = tokenise_sources([long], [long], tokenizer, 10, kind=kind, max_target_length=4)
+    rows = made([long], [long], tokenizer, 10, kind=kind, max_target_length=4)
     assert rows.ids.tolist() == tokenizer(long)["input_ids"][-len(rows.ids) :]
     assert _targets(rows) == [[*tokenizer(long)["input_ids"][:3], EOS]]
     assert tokenizer.truncation_side == "left"
@@ -130,22 +138,22 @@ def test_room_for_source_and_target() -> None:
 
 def test_no_room_for_the_text_is_refused() -> None:
     with pytest.raises(InputError, match=r"max_target_length: got 2, .* adds 2 special tokens to each target"):
-        tokenise_sources(["w0"], ["w1"], _tokenizer("both"), 16, kind="seq2seq", max_target_length=2)
+        made(["w0"], ["w1"], _tokenizer("both"), 16, kind="seq2seq", max_target_length=2)
     with pytest.raises(InputError, match=r"max_target_length: got 1, .* adds 1 special token to .* at least 2"):
-        tokenise_sources(["w0"], ["w1"], _tokenizer("none"), 16, kind="causal-lm", max_target_length=1)
+        made(["w0"], ["w1"], _tokenizer("none"), 16, kind="causal-lm", max_target_length=1)
     with pytest.raises(InputError, match=r"max_length: got 1"):
-        tokenise_sources(["w0"], ["w1"], _tokenizer("bos"), 9, kind="causal-lm", max_target_length=8)
+        made(["w0"], ["w1"], _tokenizer("bos"), 9, kind="causal-lm", max_target_length=8)
 
 
 def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="targets has 1 rows, but sources has 2"):
-        tokenise_sources(["w0", "w1"], ["w1"], _tokenizer("both"), 16, kind="seq2seq")
+        made(["w0", "w1"], ["w1"], _tokenizer("both"), 16, kind="seq2seq")
 
 
 def test_tokenizer_state_is_restored() -> None:
     tokenizer = _tokenizer("both")
     before = tokenizer.backend_tokenizer.to_str()
-    tokenise_sources(["w0"], ["w1"], tokenizer, 16, kind="causal-lm")
+    made(["w0"], ["w1"], tokenizer, 16, kind="causal-lm")
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
@@ -161,7 +169,7 @@ def test_row_contents(tokenizer: PreTrainedTokenizerFast) -> None:
 )
 def test_every_causal_row_joins_source_and_target(template: str, numbers: list[tuple[list[int], ...]]) -> None:
     sources, targets = ([" ".join(f"w{n}" for n in row[side]) for row in numbers] for side in (0, 1))
-    rows = tokenise_sources(sources, targets, _tokenizer(template), 40, kind="causal-lm")
+    rows = made(sources, targets, _tokenizer(template), 40, kind="causal-lm")
     opening = [BOS] if template in ("bos", "both") else []
     for row, source, target in zip(numbers, _sources(rows), _targets(rows), strict=True):
         assert source + target == [*opening, *(n + 3 for n in row[0]), *(n + 3 for n in row[1]), EOS]

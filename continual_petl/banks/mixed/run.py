@@ -1,89 +1,79 @@
-"""Several banks in one pass through the backbone, each on its own rows of the batch.
+"""Several banks in one pass through the backbone, each on its own rows of the batch: a mixed batch.
 
 The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
-other banks act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding
-(about 1e-7 in float32), because the matrix products have different shapes. Banks that cannot share a pass
-(see `sharing`) are refused.
+other banks act on their rows through separate hooks. A module whose weight or bias is the banks' own runs with a weight of
+one and a bias of zero, and a hook then applies the weight and bias of each row. Each row gets the same result as with its
+bank alone, up to rounding (about 1e-7 in float32), because the matrix products have different shapes. Banks that cannot
+share a pass (see `sharing`) are refused.
 
-Shape suffixes: N rows of a group, L vectors.
+Shape suffixes: B rows, N rows of a group, L vectors, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from continual_petl.backbones.sites import attention_of
 from continual_petl.banks.ablated_view import AblatedView
-from continual_petl.banks.attach import one_pass, run, turn
-from continual_petl.banks.attention_hooks import changed_heads
+from continual_petl.banks.attach import Parts, run_parts, turn
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
 from continual_petl.banks.forms.layout import Layout
 from continual_petl.banks.forms.stack import Stack
 from continual_petl.banks.forms.stacked import OnRows
-from continual_petl.banks.mixed.per_row_params import PerRowParams
 from continual_petl.banks.mixed.sharing import BatchKey, batch_key, why_alone
-from continual_petl.banks.mixed.stacks import Stacks
-from continual_petl.banks.prompt_hooks import prompt_hooks
-
-
-class Share(NamedTuple):
-    """A bank and the number of its rows in the batch."""
-
-    bank: Bank
-    num_rows: int
+from continual_petl.banks.mixed.stacks import Stacks, stacks_of
 
 
 @torch.no_grad()
-def run_together(
-    model: PreTrainedModel, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks | None = None
+def run_mixed(
+    model: PreTrainedModel,
+    banks: Sequence[Bank],
+    counts: Sequence[int],
+    inputs: Mapping[str, Tensor],
+    stacks: Stacks | None = None,
 ) -> Any:
     """Return the output of the base model for a batch that has rows of every bank, without gradients.
 
     Args:
         model: the backbone.
-        shares: the banks in the order of their rows, in eval mode and folded. For speed, banks of the same kind
+        banks: the banks in the order of their rows, in eval mode and folded. For speed, banks of the same kind
             (`Stacks.kind`) should be adjacent, and within a kind, banks with the same number of rows.
+        counts: the number of rows of each bank.
         inputs: arguments of the model's ``forward``: all rows of the first bank, then those of the second, and so on; see
             `run`.
-        stacks: caches the stacked parameters from one pass to the next.
+        stacks: caches the stacked parameters from one pass to the next; None uses those of the model.
 
     Raises:
-        ValueError: if the banks cannot share a pass, or the shares do not add up to the rows of the batch.
+        ValueError: if the banks cannot share a pass, or the counts do not add up to the rows of the batch.
     """
-    stacks = Stacks() if stacks is None else stacks
-    _check(model, shares, inputs, stacks)
-    if len(shares) == 1:
-        return run(model, shares[0].bank, inputs)
-    sites = shares[0].bank.sites
+    stacks = stacks_of(model) if stacks is None else stacks
+    _check(model, banks, counts, inputs, stacks)
     with turn(model), ExitStack() as held:
-        groups = _groups(model, shares, stacks, held)
-        with _together(model, groups) as (length, substitutes):
-            return one_pass(model, sites, inputs, substitutes, length, base=True)
+        return run_parts(model, _parts(model, _groups(model, banks, counts, stacks, held)), inputs)
 
 
-def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks) -> None:
+def _check(
+    model: nn.Module, banks: Sequence[Bank], counts: Sequence[int], inputs: Mapping[str, Tensor], stacks: Stacks
+) -> None:
     num_rows = len(next(iter(inputs.values())))
-    if not shares or any(share.num_rows < 1 for share in shares) or sum(s.num_rows for s in shares) != num_rows:
-        raise ValueError(
-            f"the batch has {num_rows} rows, but the banks have {[s.num_rows for s in shares]}: each needs at least one"
-        )
-    if len(shares) > 1 and len({stacks.once(share.bank, lambda b: _admitted(model, b)) for share in shares}) > 1:
+    if not banks or len(banks) != len(counts) or min(counts) < 1 or sum(counts) != num_rows:
+        raise ValueError(f"the batch has {num_rows} rows, but the banks have {[*counts]}: each needs at least one")
+    if len({stacks.once(bank, lambda b: _admitted(model, b)) for bank in banks}) > 1:
         raise ValueError(
             "banks with prompts or prefixes can only share a pass with banks that have the same number of them, in the same "
             "layers: run each kind alone"
         )
-    if any(share.bank.training for share in shares):
+    if any(bank.training for bank in banks):
         raise ValueError("a bank in training mode applies its own dropout: call eval() on it, or run it alone")
 
 
@@ -97,8 +87,7 @@ def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
         raise ValueError(
             "a bank without its modifications in some layers cannot share a pass with others: run it alone"
         )
-    why = why_alone(bank.spec, model, bank.sites)
-    if why is not None:
+    if (why := why_alone(bank.spec, model, bank.sites)) is not None:
         raise ValueError(f"a bank cannot share a pass with others, since {why}: run it alone")
     return batch_key(bank.spec, bank.sites.num_layers)
 
@@ -158,44 +147,34 @@ class _Group:
         return {name.replace("/", "."): self._stack.vector(f"own.{name}", rows) for name in self.first.own}
 
 
-def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: ExitStack) -> list[_Group]:
-    total, device, start, found = sum(s.num_rows for s in shares), next(model.parameters()).device, 0, []
-
-    def kind(share: Share) -> Hashable:
-        return stacks.kind(share.bank)
-
-    for _, same in groupby(shares, kind):
-        members = list(same)
-        layout = Layout(start, [share.num_rows for share in members], total, device)
-        banks = [share.bank for share in members]
-        found.append(_Group(banks, layout, held.enter_context(stacks.stack(banks))))
+def _groups(
+    model: nn.Module, banks: Sequence[Bank], counts: Sequence[int], stacks: Stacks, held: ExitStack
+) -> list[_Group]:
+    total, device, start, found = sum(counts), next(model.parameters()).device, 0, []
+    for _, same in groupby(zip(banks, counts, strict=True), lambda pair: stacks.kind(pair[0])):
+        members, numbers = zip(*same, strict=True)
+        layout = Layout(start, numbers, total, device)
+        found.append(_Group(members, layout, held.enter_context(stacks.stack(members))))
         start = layout.rows.stop
     return found
 
 
-@contextmanager
-def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Attach the forms of the groups to the backbone; yield the number of prompt vectors and the substitute parameters."""
-    sites = groups[0].first.sites
-    own = PerRowParams(model, _own(model, groups))
-    handles: list[RemovableHandle] = []
-    try:
-        handles += own.hooks()
-        for group in groups:
-            for placement in group.placements():
-                handles += form_of(placement.modification).attach(model, sites, placement, own.behind)
-        prompts = [prompt for group in groups if (prompt := group.prompt()) is not None]
-        if prompts:
-            handles += prompt_hooks(model, sites, torch.cat(prompts))
-        with changed_heads(model, _prefixes(model, groups)):
-            yield prompts[0].shape[-2] if prompts else 0, own.substitutes
-    finally:
-        for handle in handles:
-            handle.remove()
+def _parts(model: nn.Module, groups: Sequence[_Group]) -> Parts:
+    """Return the parts of all groups."""
+    prompts = [prompt for group in groups if (prompt := group.prompt()) is not None]
+    rows = _own(model, groups)
+    return Parts(
+        sites=groups[0].first.sites,
+        placements=[placement for group in groups for placement in group.placements()],
+        prefixes=_prefixes(groups),
+        prompt=torch.cat(prompts) if prompts else None,
+        own={name: _neutral(name, row_BD) for name, row_BD in rows.items()},
+        behind=_behind(model, rows),
+    )
 
 
 def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
-    """Return the banks' own parameters for all rows; rows whose bank lacks a parameter get the backbone's."""
+    """Return the banks' own parameters (B, D) for all rows; rows whose bank lacks a parameter get the backbone's."""
     parts = [group.own() for group in groups]
     names = {name for part in parts for name in part}
     found = {}
@@ -210,15 +189,46 @@ def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
     return found
 
 
-def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, list[PrefixPlacement]]:
+def _neutral(name: str, row_BD: Tensor) -> Tensor:
+    """Return what a module uses instead of a weight or bias that is applied to each row behind the module."""
+    fill = torch.ones if name.endswith("weight") else torch.zeros
+    return fill(row_BD.shape[1:], dtype=row_BD.dtype, device=row_BD.device)
+
+
+def _behind(model: nn.Module, rows: Mapping[str, Tensor]) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+    """Return, for each module, the function that applies the weight and bias of each row to its output."""
+    by_path: dict[str, dict[str, Tensor]] = {}
+    for name, row_BD in rows.items():
+        path, _, leaf = name.rpartition(".")
+        by_path.setdefault(path, {})[leaf] = row_BD
+    modules = {path: model.get_submodule(path) for path in by_path}
+    return {module: partial(_affine, path, module, by_path[path]) for path, module in modules.items()}
+
+
+def _affine(path: str, module: nn.Module, leaves: Mapping[str, Tensor], output: Tensor) -> Tensor:
+    for row_BD in leaves.values():
+        if len(row_BD) != len(output):
+            raise RuntimeError(
+                f"{path} returned {len(output)} rows, but {len(row_BD)} were expected: this model changes the rows of a "
+                "batch during a pass, so several banks cannot share one. Predict one task at a time."
+            )
+    weight_BD, bias_BD, between = leaves.get("weight"), leaves.get("bias"), (1,) * (output.ndim - 2)
+    shape = (len(output), -1, *between) if isinstance(module, nn.Conv2d) else (len(output), *between, -1)
+    # In place, since the output is freshly allocated: this saves one pass over it.
+    if weight_BD is not None and bias_BD is not None:
+        return torch.addcmul(bias_BD.view(shape), output, weight_BD.view(shape), out=output)
+    if weight_BD is not None:
+        return output.mul_(weight_BD.view(shape))
+    assert bias_BD is not None
+    return output.add_(bias_BD.view(shape))
+
+
+def _prefixes(groups: Sequence[_Group]) -> list[PrefixPlacement]:
     """Return the prefixes of all rows: the groups' prefixes, which have the same shapes, are concatenated."""
-    found: dict[nn.Module, list[PrefixPlacement]] = {}
+    found = []
     for same in zip(*(group.prefixes() for group in groups), strict=True):
-        first = same[0]
-        module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
         # One factor per row, in a shape that broadcasts over states with four dimensions.
         scales = [p.scale.unsqueeze(-1) for p in same if isinstance(p.scale, Tensor)]
-        scale = torch.cat(scales) if scales else first.scale
         keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])
-        found.setdefault(module, []).append(replace(first, keys=keys, values=values, scale=scale))
+        found.append(replace(same[0], keys=keys, values=values, scale=torch.cat(scales) if scales else same[0].scale))
     return found

@@ -41,6 +41,11 @@ def batch_key(spec: BankSpec, num_layers: int) -> BatchKey:
     return BatchKey(spec.num_prompt_vectors, (*prefixes, layers))
 
 
+def pass_key(spec: BankSpec, model: nn.Module, sites: Sites) -> BatchKey | None:
+    """Return the key of the banks that can share a pass with a bank; None if no other bank can. See `why_alone`."""
+    return None if why_alone(spec, model, sites) is not None else batch_key(spec, sites.num_layers)
+
+
 def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
     """Return why a bank cannot share a pass with any other, or None if it can.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
@@ -117,6 +117,11 @@ class Stacks:
         self._drop(found)
         return found
 
+    def clear(self) -> None:
+        """Drop all cached stacks."""
+        with self._lock:
+            self._kept.clear()
+
     @property
     def num_bytes(self) -> int:
         """Number of bytes of all cached stacks."""
@@ -153,3 +158,11 @@ class Stacks:
             entry = BankState(tensors, owners, _version(tensors), next(_serials), (what, alike))
             self._entries[bank] = entry
         return entry
+
+
+_of_model: WeakKeyDictionary[nn.Module, Stacks] = WeakKeyDictionary()
+
+
+def stacks_of(model: nn.Module) -> Stacks:
+    """Return the stacks of the banks of a backbone."""
+    return _of_model.setdefault(model, Stacks())

@@ -17,6 +17,7 @@ from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
 from continual_petl.errors import InputError, Key, about
+from continual_petl.kind import HowEncoded, kind_of
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.frozen import check_kept
@@ -24,7 +25,6 @@ from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes, unfit_kind
 from continual_petl.streams.schema.data_spec import is_near
@@ -212,10 +212,7 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
     try:
-        encode_rows(
-            task.kind,
-            [],
-            pairs=[] if task.has_pairs else None,
+        how = HowEncoded(
             tokenizer=tokenizer,
             max_length=backbone.max_length,
             max_target_length=task.max_target_length,
@@ -224,6 +221,7 @@ def check_plan(session: Session, task: TaskSpec) -> None:
             options=task.options,
             settings=plan.kind_settings,
         )
+        kind_of(task).encode([], how, pairs=None if task.columns.text_pair is None else [])
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None
 

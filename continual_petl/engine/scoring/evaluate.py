@@ -28,10 +28,11 @@ from continual_petl.heads.head import IGNORED
 from continual_petl.heads.scores import make_scores
 from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner
-from continual_petl.learner.answer import head_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.learner import alone
-from continual_petl.learner.respond import Outputs, count, places_of_words
+from continual_petl.learner.metrics import count
+from continual_petl.learner.respond import Outputs
+from continual_petl.learner.task_bank import head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points, Sample, Samples
@@ -85,7 +86,7 @@ def outputs_of(
     found: list[Any] = [None] * len(rows)
     for outputs, index in batches:
         for row, number in zip(outputs if isinstance(outputs, list) else outputs.cpu(), index.tolist(), strict=True):
-            found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
+            found[number] = row if rows.first_piece is None else row[rows.places_of_words(number)]
     if rows.option_texts is not None:
         return list(pad_sequence(found, batch_first=True, padding_value=-torch.inf))
     return found
@@ -135,21 +136,21 @@ def evaluate(
 
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
-    bank, plan = learner.active_bank, learner.plan
+    plan, own = learner.plan, learner.task_bank(learner.plan.name)
     code = plan.metric_code if own_metric else None
     scores = make_scores(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
     for metric in scores.values():
         metric.distributed_available_fn = alone  # other processes of a fit do not take part
     if plan.generation is not None:
-        count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
+        count(scores, own, found, None, rows.texts, learner.tokenizer)
         digest = combined_digest({"token_ids": found})
     elif kind_of(plan).per_word:
-        count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
+        count(scores, own, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)))
         digest = tensor_digest(torch.cat(found))
     else:
         outputs_NC, texts = torch.stack(found), rows.texts if plan.predicts_texts else None
-        count(scores, bank, outputs_NC, None if texts else torch.tensor(rows.labels), texts, None)
-        digest = tensor_digest(head_of(bank).predictions(outputs_NC))
+        count(scores, own, outputs_NC, None if texts else torch.tensor(rows.labels), texts)
+        digest = tensor_digest(own.head.predictions(outputs_NC))
     values = {name: float(value) for name, value in scores.compute().items()}
     return SplitScores(
         num_examples=len(rows),
@@ -162,7 +163,7 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
 def labels_of_words(rows: TokenisedRows) -> list[Tensor]:
     """Return the true tag indices of every row's words."""
     assert rows.labels is not None
-    return [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
+    return [torch.tensor(rows.row(number).label)[rows.places_of_words(number)] for number in range(len(rows))]
 
 
 def _padded(labels: list[Tensor]) -> Tensor:

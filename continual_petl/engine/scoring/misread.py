@@ -18,7 +18,7 @@ from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer, answers, choices, number_in_words
 from continual_petl.kind import Kind, kind_of
-from continual_petl.learner.answer import head_of
+from continual_petl.learner.task_bank import head_of
 from continual_petl.report.misread import MisreadRow, MisreadRows
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.tokenise import TokenisedRows

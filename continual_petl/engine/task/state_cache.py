@@ -25,16 +25,17 @@ from torch import Tensor
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
+from continual_petl.banks.states_below import lowest_layer, states_below, why_not_start
 from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner import TaskPlan
-from continual_petl.learner.answer import STATES, backbone_inputs
 from continual_petl.learner.frozen import cannot_cache_error, num_uses, why_not_kept
 from continual_petl.learner.memory import oom_reported
+from continual_petl.learner.respond import STATES
+from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.files.states_file import StatesFile, Write, num_bytes
 from continual_petl.streams.batches.batching import Batch, evaluation_batches
@@ -123,7 +124,7 @@ def decide_state_cache(
     if why is None:
         row = collate(data.train, [0], session.models.pad_token_id, plan.kind)
         inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, row).items()}
-        why = why_not(backbone.model, backbone.sites, inputs, layer)
+        why = why_not_start(backbone.model, backbone.sites, inputs, layer)
         if why is None:
             _, num_places, width = states_below(backbone.model, backbone.sites, inputs, layer).shape
     if why is not None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from continual_petl.backbones.backbone import pool
-from continual_petl.banks.attach import one_pass, turn
+from continual_petl.banks.attach import Parts, one_pass, turn
 from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.errors import ExportError
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, read_by_head
@@ -22,7 +22,7 @@ from continual_petl.export.adapterhub.hooks import Hooks, add_hooks
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.subject import Subject
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import reading_inputs
+from continual_petl.learner.task_bank import reading_inputs
 
 
 def adapterhub_restated(subject: Subject, folder: Path) -> Restated:
@@ -122,7 +122,7 @@ class Restated:
         with turn(model), changed_heads(model, self.hooks.heads), ExitStack() as stack:
             for module, hook in self.hooks.outputs:
                 stack.enter_context(module.register_forward_hook(hook))
-            return one_pass(model, subject.bank.sites, given, {}, 0, base=not kind_of(subject.plan).generates)
+            return one_pass(model, Parts(sites=subject.bank.sites), given, base=not kind_of(subject.plan).generates)
 
 
 def _wrong(subject: Subject, tensor: str) -> str:

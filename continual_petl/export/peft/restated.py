@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from continual_petl.backbones.backbone import pool
-from continual_petl.banks.attach import one_pass, turn
+from continual_petl.banks.attach import Parts, one_pass, turn
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import ExportError
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.peft.adapter import Names
 from continual_petl.export.subject import Subject
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import reading_inputs
+from continual_petl.learner.task_bank import reading_inputs
 
 START = "base_model.model."
 _PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
@@ -150,8 +150,8 @@ class Restated:
             for name, parts in self.changed.items():
                 module = model.get_submodule(self.names.path(name))
                 stack.enter_context(_hooked(module, name, parts, self.config))
-            base = not kind_of(subject.plan).generates
-            return one_pass(model, subject.bank.sites, given, self.substitutes, 0, base=base), skipped
+            own = Parts(sites=subject.bank.sites, own=self.substitutes)
+            return one_pass(model, own, given, base=not kind_of(subject.plan).generates), skipped
 
 
 def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:

@@ -13,7 +13,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import same_bits
 from continual_petl.errors import StoreError
 from continual_petl.kind import kind_of
-from continual_petl.learner.answer import head_of
+from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
 from continual_petl.store.certificate.manifest import Manifest
@@ -47,8 +47,8 @@ def _compare(
 ) -> tuple[float, str, list[Finding]]:
     check_probe(manifest, backbone, inputs, certified[OUTPUTS])
     try:
-        found = replay(backbone, bank, manifest.pooling, inputs)
-        decoded = decode_probe(backbone, bank, manifest.generation, inputs).get(DECODED)
+        own = TaskBank(backbone, manifest, bank)
+        found, decoded = replay(own, inputs), decode_probe(own, inputs).get(DECODED)
     except _REFUSED as error:
         raise StoreError(
             f"task {manifest.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
@@ -113,7 +113,7 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         bank = filled_bank(manifest, backbone, as_tensors(damage.tensors))
         bank.read(read_banks(store, manifest, manifest.reads))
         with attending(backbone, manifest.environment.attention) as as_learned:
-            found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
+            found = replay(TaskBank(as_learned, manifest, bank.to(backbone.model.device)), inputs)
     except (StoreError, *_REFUSED):
         return finding
     if _form(found) != _form(certified[OUTPUTS]):

@@ -9,17 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from continual_petl.backbones import Pooling
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import IGNORED, Head
 from continual_petl.kind import find_kind, kind_of
-from continual_petl.learner.answer import answer, head_of
-from continual_petl.learner.generate import Ends, generate
+from continual_petl.learner.generate import Decoding, Ends
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.verify.probe import ENDS
 from continual_petl.store.verify.probe_file import DECODED
-from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 NUM_DECODED = 8
 """Tokens generated for each row."""
@@ -41,7 +38,7 @@ def tolerance(kind: str, precision: str) -> float:
     return _TOLERANCES[precision] * (_OF_LOGITS if find_kind(kind).generates else 1.0)
 
 
-def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Tensor]) -> Tensor:
+def replay(own: TaskBank, probe: dict[str, Tensor]) -> Tensor:
     """Return a bank's outputs for a probe, float32 on the CPU.
 
     Shape:
@@ -49,8 +46,9 @@ def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Te
         with zeros outside the targets if their lengths differ.
     """
     with torch.no_grad():
-        inputs = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
-        return as_certified(head_of(bank), answer(backbone, bank, pooling, inputs), inputs)
+        inputs = {name: tensor.to(own.backbone.model.device) for name, tensor in probe.items()}
+        (outputs,) = respond([own], inputs)
+        return as_certified(own.head, outputs, inputs)
 
 
 def as_certified(head: Head, outputs: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -65,9 +63,7 @@ def as_certified(head: Head, outputs: Tensor, inputs: dict[str, Tensor]) -> Tens
     return outputs.cpu().contiguous()
 
 
-def decode_probe(
-    backbone: Backbone, bank: Bank, generation: GenerationSpec | None, probe: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def decode_probe(own: TaskBank, probe: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
     A task that generates by sampling is decoded without sampling here, since random samples would prove nothing about the
@@ -76,6 +72,7 @@ def decode_probe(
     Shape:
         ``(8, 8)`` int64, padded with -1.
     """
+    generation = own.plan.generation
     if generation is None or ENDS not in probe:
         return {}
     limit = min(NUM_DECODED, generation.max_new_tokens)
@@ -84,10 +81,11 @@ def decode_probe(
         update={"max_new_tokens": limit, "min_new_tokens": min(limit, generation.min_new_tokens), **fixed}
     )
     end, pad = probe[ENDS].tolist()
-    device = backbone.model.device
-    sources = _prompts(probe, pad) if kind_of(head_of(bank)).continues else probe
+    device = own.backbone.model.device
+    sources = _prompts(probe, pad) if own.kind.continues else probe
     batch = {name: tensor.to(device) for name, tensor in sources.items() if name not in (ENDS, "labels")}
-    rows = generate(backbone, bank, short, batch, Ends(None if end < 0 else end, pad))
+    shortened = TaskBank(own.backbone, own.plan.model_copy(update={"generation": short}), own.bank)
+    (rows,) = respond([shortened], batch, decoding=Decoding(tokenizer=Ends(None if end < 0 else end, pad)))
     found = torch.full((len(rows), NUM_DECODED), -1)
     for number, row in enumerate(rows):
         found[number, : len(row)] = torch.tensor(row, dtype=torch.int64)

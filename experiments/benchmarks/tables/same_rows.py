@@ -12,13 +12,12 @@ import torch
 
 from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import load_backbone
-from continual_petl.banks.mixed.stacks import Stacks
-from continual_petl.learner.answer import answer
-from continual_petl.learner.to_all import Task, respond_to_all
+from continual_petl.learner.respond import respond
+from continual_petl.learner.task_bank import TaskBank
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
-from experiments.benchmarks.mixed import batch_of, parts
+from experiments.benchmarks.mixed import batch_of, task_banks
 from experiments.benchmarks.peers.clock import seconds
 from experiments.benchmarks.result import Result
 
@@ -44,17 +43,16 @@ def measure(bench: Bench) -> Measured:
     facts: dict[str, dict[str, Any]] = {}
     for preset, size in (("houlsby", options.bottleneck), ("lora", min(8, options.bottleneck))):
         choice = {"preset": preset, "bottleneck": size, "layers": upper}
-        tasks = [Task(part.plan, part.bank) for part in parts(backbone, choice, NUM_TASKS)]
-        stacks = Stacks()
+        tasks = task_banks(backbone, choice, NUM_TASKS)
         for rows, length in dict.fromkeys(sizes):
             batch = batch_of(rows, length, bench.shape.vocabulary, backbone.model.device)
 
-            def apart(tasks: list[Task] = tasks, batch: Any = batch) -> None:
+            def apart(tasks: list[TaskBank] = tasks, batch: Any = batch) -> None:
                 for task in tasks:
-                    answer(backbone, task.bank, "mean", batch)
+                    respond([task], batch)
 
-            def at_once(tasks: list[Task] = tasks, batch: Any = batch, stacks: Stacks = stacks) -> None:
-                respond_to_all(backbone, tasks, batch, ROWS_AT_ONCE, stacks)
+            def at_once(tasks: list[TaskBank] = tasks, batch: Any = batch) -> None:
+                respond(tasks, batch, rows_at_once=ROWS_AT_ONCE)
 
             of = f"{preset}, {rows} x {length}"
             for how, work in (("a pass for each task", apart), ("at once", at_once)):

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from continual_petl.banks import layer_cut
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import lowest_layer, resumed_at, states_below, why_not
+from continual_petl.banks.states_below import lowest_layer, starting_at, states_below, states_read, why_not_start
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, IDS, make_bank, make_inputs, make_model
@@ -43,7 +42,7 @@ def learned(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], below
     if below is None:
         states = run(model, bank, inputs).last_hidden_state
     else:
-        with resumed_at(model, bank.sites, lowest_layer(bank), below):
+        with starting_at(model, bank.sites, lowest_layer(bank), below):
             states = run(model, bank, inputs).last_hidden_state
     states = states[real(inputs, states)]
     if states.requires_grad:
@@ -87,7 +86,7 @@ def test_the_language_modelling_head_reads_the_same_states(family: str) -> None:
     model = make_model(family).requires_grad_(False)
     bank, inputs = top(model, "houlsby"), make_inputs(family)
     whole = run(model, bank, inputs, base=False).logits
-    with resumed_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
+    with starting_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
         assert torch.equal(run(model, bank, inputs, base=False).logits, whole)
 
 
@@ -95,7 +94,7 @@ def test_the_language_modelling_head_reads_the_same_states(family: str) -> None:
 def test_cuttable_model_can_be_cut_at_every_layer(family: str) -> None:
     model = make_model(family)
     sites = make_bank(model, "probe").sites
-    assert [why_not(model, sites, make_inputs(family), layer) for layer in (1, 2)] == [None, None]
+    assert [why_not_start(model, sites, make_inputs(family), layer) for layer in (1, 2)] == [None, None]
 
 
 @pytest.mark.parametrize("convolution", [0, 3])
@@ -106,7 +105,7 @@ def test_debertas_convolution_is_below_the_second_layer(convolution: int) -> Non
     torch.manual_seed(0)
     model = type(whole)(whole.config).train(False)
     sites = make_bank(model, "probe").sites
-    assert [why_not(model, sites, make_inputs("deberta-v2"), layer) for layer in (1, 2)] == [None, None]
+    assert [why_not_start(model, sites, make_inputs("deberta-v2"), layer) for layer in (1, 2)] == [None, None]
 
 
 @pytest.mark.parametrize("layers", ["all", "0", "1", "top-1"])
@@ -138,7 +137,7 @@ def test_model_is_restored_after_a_pass_and_after_an_error() -> None:
     names, keys, kind = [n for n, _ in model.named_modules()], list(model.state_dict()), type(model)
     below = states_below(model, bank.sites, inputs, 1)
     assert untouched(model)
-    with pytest.raises(IndexError), resumed_at(model, bank.sites, 1, below):
+    with pytest.raises(IndexError), starting_at(model, bank.sites, 1, below):
         run(model, bank, {"input_ids": IDS + 1000})
     with pytest.raises(IndexError):
         states_below(model, bank.sites, {"input_ids": IDS + 1000}, 1)
@@ -154,7 +153,7 @@ def test_custom_forward_of_a_layer_still_works_and_stays() -> None:
     plain = layer.forward
     layer.forward = own = lambda *args, **kwargs: 2 * plain(*args, **kwargs)
     whole = run(model, bank, inputs).last_hidden_state
-    with resumed_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
+    with starting_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
         assert torch.equal(run(model, bank, inputs).last_hidden_state, whole)
     assert vars(layer)["forward"] is own
 
@@ -167,7 +166,7 @@ def test_layers_below_the_cut_are_not_computed_or_differentiated() -> None:
     called: list[str] = []
     for name, module in model.named_modules():
         module.register_forward_hook(lambda m, args, output, name=name: called.append(name))
-    with resumed_at(model, bank.sites, 1, below):
+    with starting_at(model, bank.sites, 1, below):
         states = run(model, bank, inputs).last_hidden_state
     assert [name for name in called if name.startswith("encoder.layer.0.")] == []
     leaves, seen, todo = set(), set(), [states.grad_fn]
@@ -204,28 +203,30 @@ def test_states_of_other_rows_or_of_another_precision_are_refused() -> None:
     for layer in (1, 2):
         for wrong, what in ((below[:1], "shape"), (below[:, :-1], "shape"), (below.bfloat16(), "dtype")):
             with pytest.raises(ValueError, match=f"got states of {what} .*, but this pass has {what}"):  # noqa: SIM117
-                with resumed_at(model, sites, layer, wrong):
+                with starting_at(model, sites, layer, wrong):
                     model(**inputs)
     assert untouched(model)
 
 
 def test_cut_pass_before_the_layers_were_recorded_is_refused() -> None:
     model = make_model("bert")
-    with pytest.raises(ValueError, match="call states_below or why_not first"):  # noqa: SIM117
-        with resumed_at(model, make_bank(model, "probe").sites, 1, torch.zeros(2, 5, 16)):
+    with pytest.raises(ValueError, match="call states_below or why_not_start first"):  # noqa: SIM117
+        with starting_at(model, make_bank(model, "probe").sites, 1, torch.zeros(2, 5, 16)):
             pass
 
 
 @pytest.mark.parametrize("family", walk(ENCODER_DECODERS, ("t5",)))
 def test_pass_through_two_stacks_cannot_be_cut(family: str) -> None:
     model = make_model(family)
-    assert "goes through two stacks" in str(why_not(model, make_bank(model, "probe").sites, make_inputs(family), 1))
+    assert "goes through two stacks" in str(
+        why_not_start(model, make_bank(model, "probe").sites, make_inputs(family), 1)
+    )
 
 
 @pytest.mark.parametrize("layer", [-1, 0, 3])
 def test_cut_at_an_invalid_layer_is_refused(layer: int) -> None:
     model = make_model("bert")
-    with pytest.raises(ValueError, match=f"layer {layer}: a pass can only be cut below layers 1 to 2"):
+    with pytest.raises(ValueError, match=f"layer {layer}: a pass can only start at layers 1 to 2"):
         states_below(model, make_bank(model, "probe").sites, make_inputs("bert"), layer)
 
 
@@ -235,7 +236,9 @@ def test_layers_passing_on_more_than_states_are_detected() -> None:
     layer: Any = model.get_submodule("encoder.layer.0")
     plain = layer.forward
     layer.forward = lambda *args, **kwargs: (plain(*args, **kwargs)[0], torch.zeros(1))
-    assert why_not(model, sites, inputs, 1) == "the layers of this model pass more than token states to each other"
+    assert (
+        why_not_start(model, sites, inputs, 1) == "the layers of this model pass more than token states to each other"
+    )
 
 
 def test_skip_connection_around_the_states_is_detected() -> None:
@@ -245,7 +248,7 @@ def test_skip_connection_around_the_states_is_detected() -> None:
     first, last = (model.get_submodule(f"encoder.layer.{n}.output.dense") for n in (0, 1))
     first.register_forward_hook(lambda m, args, output: kept.__setitem__(slice(None), [output]))
     last.register_forward_hook(lambda m, args, output: output + kept.pop() if kept else output)
-    assert "read more from the earlier ones" in str(why_not(model, sites, inputs, 1))
+    assert "read more from the earlier ones" in str(why_not_start(model, sites, inputs, 1))
 
 
 def test_other_threads_wait_for_a_cut_pass() -> None:
@@ -254,7 +257,7 @@ def test_other_threads_wait_for_a_cut_pass() -> None:
     plain = run(model, bank, inputs).last_hidden_state
     found: list[Tensor] = []
     thread = threading.Thread(target=lambda: found.append(run(model, bank, inputs).last_hidden_state))
-    with resumed_at(model, bank.sites, 1, torch.zeros_like(states_below(model, bank.sites, inputs, 1))):
+    with starting_at(model, bank.sites, 1, torch.zeros_like(states_below(model, bank.sites, inputs, 1))):
         thread.start()
         thread.join(0.2)
         assert found == []
@@ -264,4 +267,4 @@ def test_other_threads_wait_for_a_cut_pass() -> None:
 
 def test_layer_without_states_as_first_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="the model does not pass token states as the first argument of its layers"):
-        layer_cut._read((), {"attention_mask": torch.ones(1, 4)})
+        states_read((), {"attention_mask": torch.ones(1, 4)})

@@ -1,12 +1,13 @@
-"""Cuts a forward pass in two: the first part computes the states below a layer, the second continues from them.
+"""Starts a forward pass at a layer, from the states below it, which were computed before.
 
 Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
-reused, in later epochs and for other banks on the same rows. While a pass is cut, the ``forward`` of some layers is replaced
-on the instance: layers that need not be computed return their input. The model's own code still computes embeddings, masks,
-positions and rotary tables, so nothing here depends on the family; class, module tree and state dict stay unchanged.
+reused, in later epochs and for other banks on the same rows. While a pass starts there, the ``forward`` of some layers is
+replaced on the instance: layers that need not be computed return their input. The model's own code still computes
+embeddings, masks, positions and rotary tables, so nothing here depends on the family; class, module tree and state dict stay
+unchanged.
 
-A pass cannot be cut where layers pass more than token states to each other (the position bias of T5), nor between the
-two stacks of an encoder-decoder. Such a model is refused; see `why_not`.
+A pass cannot start where layers pass more than token states to each other (the position bias of T5), nor between the
+two stacks of an encoder-decoder. Such a model is refused; see `why_not_start`.
 
 Shape suffixes: B rows, T tokens, D width of the backbone.
 """
@@ -63,7 +64,7 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
         ``(B, T, D)``, in the backbone's dtype, padding positions included.
 
     Raises:
-        ValueError: if the pass of this model cannot be cut there.
+        ValueError: if a pass of this model cannot start there.
     """
     layers = _layers(model, sites, layer)
     taken: list[Tensor] = []
@@ -76,7 +77,7 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
         return returned
 
     def take(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        taken.append(_read(args, kwargs))
+        taken.append(states_read(args, kwargs))
         return _as_returned(model, taken[0])
 
     stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
@@ -88,31 +89,33 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 
 
 @contextmanager
-def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
-    """Start every pass inside the ``with`` block at a layer, from the given states, whichever bank is attached.
+def starting_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
+    """Start every pass inside the ``with`` block at a layer, from the states below it, whichever bank is attached.
 
     Positions that are not padding must hold the result of `states_below`, bit for bit; other positions only have to be
     finite. Other threads wait until the block ends.
 
     Args:
-        model: the backbone; `states_below` or `why_not` must have been called on it before.
+        model: the backbone; `states_below` or `why_not_start` must have been called on it before.
         sites: the sites of the model.
         layer: as in `states_below`; no bank on the model may touch a lower layer.
         states_BTD: states of the rows that the model gets inside the block.
 
     Raises:
-        ValueError: if the pass of this model cannot be cut there, or the states belong to other rows or another model.
+        ValueError: if a pass of this model cannot start there, or the states belong to other rows or another model.
     """
     layers = _layers(model, sites, layer)
     if model not in _num_returned:
-        raise ValueError("it is not known what the layers of this model return: call states_below or why_not first")
+        raise ValueError(
+            "it is not known what the layers of this model return: call states_below or why_not_start first"
+        )
 
     def begin(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        _check(_read(args, kwargs), states_BTD)
+        _check(states_read(args, kwargs), states_BTD)
         return forward(states_BTD, *args[1:], **kwargs) if args else forward(**kwargs | {"hidden_states": states_BTD})
 
     def end(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        _check(_read(args, kwargs), states_BTD)
+        _check(states_read(args, kwargs), states_BTD)
         return _as_returned(model, states_BTD)
 
     stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
@@ -122,8 +125,8 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
 
 
 @torch.no_grad()
-def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> str | None:
-    """Return why a model's pass cannot be cut below a layer, or None if it can; a cut is tried and compared bit for bit.
+def why_not_start(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> str | None:
+    """Return why a pass of a model cannot start at a layer, or None if it can: it is tried and compared bit for bit.
 
     Args:
         model: the backbone, in eval mode, with no bank attached.
@@ -135,20 +138,22 @@ def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], 
         with turn_of(model):
             states_BTD = states_below(model, sites, inputs, layer)
             whole = _run(model, sites, inputs)
-            with resumed_at(model, sites, layer, states_BTD):
-                cut = _run(model, sites, inputs)
+            with starting_at(model, sites, layer, states_BTD):
+                found = _run(model, sites, inputs)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         return " ".join(str(error).split())
-    if not torch.equal(whole.last_hidden_state, cut.last_hidden_state):
+    if not torch.equal(whole.last_hidden_state, found.last_hidden_state):
         return "the model's later layers read more from the earlier ones than token states"
     return None
 
 
 def _layers(model: PreTrainedModel, sites: Sites, layer: int) -> list[nn.Module]:
     if len(sites.anatomy.stacks) > 1:
-        raise ValueError(f"a pass of family {sites.anatomy.family!r} goes through two stacks and cannot be cut")
+        raise ValueError(
+            f"a pass of family {sites.anatomy.family!r} goes through two stacks and cannot start between layers"
+        )
     if not 1 <= layer <= sites.num_layers:
-        raise ValueError(f"layer {layer}: a pass can only be cut below layers 1 to {sites.num_layers}")
+        raise ValueError(f"layer {layer}: a pass can only start at layers 1 to {sites.num_layers}")
     return [model.get_submodule(place.path) for place in sites.layers]
 
 
@@ -160,10 +165,10 @@ def _run(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor]) -> 
 
 
 def _through(model: nn.Module) -> Forward:
-    return lambda forward, *args, **kwargs: _as_returned(model, _read(args, kwargs))
+    return lambda forward, *args, **kwargs: _as_returned(model, states_read(args, kwargs))
 
 
-def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def states_read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Return the states with which a layer is called."""
     states = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(states, Tensor):
