@@ -31,8 +31,8 @@ def count(
         metrics: from `make_scores`.
         own: the task and its bank.
         outputs: its outputs for some rows; for token-classification, a tag index for every token.
-        labels: labels of these rows; None for generated texts.
-        texts: for generated texts, their references and sources.
+        labels: labels of these rows; None for texts.
+        texts: for generated and extracted texts, their references and sources.
         tokenizer: for generated texts, the backbone's tokenizer.
     """
     if isinstance(outputs, list):
@@ -41,6 +41,8 @@ def count(
         assert own.plan.generation is not None
         found = decode(tokenizer, outputs, own.plan.generation.stop)
         metrics.update(found, list(texts.references), sources=texts.sources)
+    elif texts is not None:
+        metrics.update(own.kind.extracted(outputs.cpu(), texts), list(texts.references))
     else:
         metrics.update(outputs if own.kind.per_word else own.head.predictions(outputs), labels)
 
