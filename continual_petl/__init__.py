@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import Progress as Progress
     from continual_petl.callbacks import RoutingWatch as RoutingWatch
     from continual_petl.callbacks import StreamCallback as StreamCallback
-    from continual_petl.engine.commit import commit as commit
-    from continual_petl.engine.forget import forget as forget
-    from continual_petl.engine.import_adapter import import_adapter as import_adapter
-    from continual_petl.engine.learn import learn as learn
-    from continual_petl.engine.reevaluate import reevaluate as reevaluate
+    from continual_petl.engine.commands import commit as commit
+    from continual_petl.engine.commands import forget as forget
+    from continual_petl.engine.commands import import_adapter as import_adapter
+    from continual_petl.engine.commands import learn as learn
+    from continual_petl.engine.commands import reevaluate as reevaluate
     from continual_petl.engine.run import Run as Run
     from continual_petl.errors import DivergedError as DivergedError
     from continual_petl.errors import ExportError as ExportError
@@ -79,11 +79,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         "SweepResult": "continual_petl.sweep.result",
         "SweepSpec": "continual_petl.sweep.spec",
         "TaskStream": "continual_petl.streams.stream",
-        "commit": "continual_petl.engine.commit",
-        "forget": "continual_petl.engine.forget",
-        "import_adapter": "continual_petl.engine.import_adapter",
-        "learn": "continual_petl.engine.learn",
+        "commit": "continual_petl.engine.commands",
+        "forget": "continual_petl.engine.commands",
+        "import_adapter": "continual_petl.engine.commands",
+        "learn": "continual_petl.engine.commands",
         "load_backbone": "continual_petl.backbones.backbone",
-        "reevaluate": "continual_petl.engine.reevaluate",
+        "reevaluate": "continual_petl.engine.commands",
     },
 )

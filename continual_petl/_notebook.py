@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 MAX_NAMES = 8
@@ -53,9 +53,13 @@ def pretty(value: object) -> str:
         return f"[{listed}]" if isinstance(value, list) else f"({listed})"
     if is_dataclass(value) and not isinstance(value, type):
         own = ((field, getattr(value, field.name)) for field in fields(value))
-        parts = ", ".join(f"{field.name}={pretty(each)}" for field, each in own if each != field.default)
+        parts = ", ".join(f"{field.name}={pretty(each)}" for field, each in own if each != _default(field))
         return f"{type(value).__name__}({parts})"
     return repr(value)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 class Pretty:

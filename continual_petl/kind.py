@@ -369,7 +369,7 @@ class Kind:
         """Return whether an extracted text is one of the right answers; see `Texts.references`."""
         raise NotImplementedError
 
-    # Scores and answers
+    # Scores and predictions
     def scores(
         self, labels: Sequence[str] | None, metric: str | None, *, reading: Any, single_precision: bool
     ) -> dict[str, Any]:
@@ -390,10 +390,17 @@ class Kind:
             return answers.flatten().tolist(), references.flatten().tolist()
         return [labels[place] for place in answers.tolist()], [labels[place] for place in references.tolist()]
 
-    def answers(
+    def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: Any, rounding: float
     ) -> list[Any]:
-        """Return the `Answer` for each row of outputs; see `heads.words.answers`."""
+        """Return the `Prediction` for each row of outputs, without the name of its task.
+
+        Args:
+            labels: names in the order of the outputs; the options of a generative task.
+            outputs_BC: one row of outputs per row of data, in fp32.
+            targets: see `TaskPlan.targets`.
+            rounding: how much two outputs may differ by rounding; see `heads.words.ROUNDING`.
+        """
         raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
 
     # Rows to predict

@@ -8,6 +8,7 @@ import shutil
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,7 @@ import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, Run, TaskStream, learn, load_backbone
-from continual_petl.heads.words import Answer
-from continual_petl.predictor.routed import RoutedAnswer
+from continual_petl.heads.words import Prediction
 from continual_petl.report.results import ResultRow
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task
@@ -66,18 +66,18 @@ def test_results_show_their_matrix_with_short_numbers(learned: Path, tmp_path: P
 
 def test_predictions_are_displayed_with_short_numbers_and_keep_all_digits() -> None:
     value = 0.9312000274658203
-    answer = Answer(value="yes", probabilities={"yes": value, "no": 1 - value})
-    routed = RoutedAnswer(task="one", task_probability=value, runners_up={}, answer=answer)
+    named = Prediction(task="one", value="yes", probabilities={"yes": value, "no": 1 - value})
+    found = replace(named, task_probability=value)
     text: list[str] = []
-    for one in (answer, routed, Answer(value=120.123456, probabilities=None)):
+    for one in (named, found, Prediction(value=120.123456)):
         one._repr_pretty_(types.SimpleNamespace(text=text.append), False)
-    shown = "Answer(value='yes', probabilities={'yes': 0.9312, 'no': 0.0688})"
+    shown = "Prediction(task='one', value='yes', probabilities={'yes': 0.9312, 'no': 0.0688}"
     assert text == [
-        shown,
-        f"RoutedAnswer(task='one', task_probability=0.9312, runners_up={{}}, answer={shown})",
-        "Answer(value=120.1235, probabilities=None)",
+        f"{shown})",
+        f"{shown}, task_probability=0.9312)",
+        "Prediction(value=120.1235)",
     ]
-    assert str(value) in repr(answer)
+    assert str(value) in repr(named)
 
 
 def test_damaged_run_is_shown_as_damaged(learned: Path, tmp_path: Path) -> None:

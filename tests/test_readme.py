@@ -72,6 +72,7 @@ def test_python_blocks_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "data" / "topics", "topics")
+    write_rows(tmp_path / "data" / "trec", "trec")
     spec = yaml.safe_load(blocks("yaml")[0])
     # The tiny backbone has hidden size 16.
     spec |= {"backbone": str(backbone_folder()), "tasks": spec["tasks"][:1], "bank": small("houlsby")}

@@ -16,51 +16,53 @@ from typing import IO, TypeVar
 
 from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
-from continual_petl.heads.words import Answer, number_in_words
+from continual_petl.heads.words import Prediction, number_in_words
 from continual_petl.predictor.records import SHARES, Record, has_near_ties
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replacing
 
 _Given = TypeVar("_Given")
-_Answer = TypeVar("_Answer")
+_Predicted = TypeVar("_Predicted")
 
 
-def line_of(answer: Answer, manifest: Manifest) -> str:
+def line_of(prediction: Prediction, manifest: Manifest) -> str:
     """Return one printable line: a label and its probability, a number with at least 6 digits, labels, tags, or a text.
 
     The line says so if the prediction is near a tie.
     """
-    return _value_of(answer, manifest) + ("\tnear a tie" if answer.near_tie and has_near_ties(manifest) else "")
+    return _value_of(prediction, manifest) + ("\tnear a tie" if prediction.near_tie and has_near_ties(manifest) else "")
 
 
-def _value_of(answer: Answer, manifest: Manifest) -> str:
-    if isinstance(answer.value, list) and answer.probabilities is not None:
-        shares = answer.probabilities
-        return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in answer.value) or "(none)"
-    if isinstance(answer.value, list):
-        return " ".join(map(printable, answer.value))
-    if isinstance(answer.value, float):
-        return number_in_words(answer.value, manifest.targets)  # records keep all digits
-    text = printable(str(answer.value)) if answer.value or not answer.details else "(none)"
-    share = max(answer.probabilities.values()) if answer.probabilities else answer.details.get("probability")
+def _value_of(prediction: Prediction, manifest: Manifest) -> str:
+    value = prediction.value
+    if isinstance(value, list) and prediction.probabilities is not None:
+        shares = prediction.probabilities
+        return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in value) or "(none)"
+    if isinstance(value, list):
+        return " ".join(map(printable, value))
+    if isinstance(value, float):
+        return number_in_words(value, manifest.targets)  # records keep all digits
+    text = printable(str(value)) if value or not prediction.details else "(none)"
+    probabilities = prediction.probabilities
+    share = max(probabilities.values()) if probabilities else prediction.details.get("probability")
     return text + ("" if share is None else f"\t{share:.4f}")
 
 
 def in_portions(
-    rows: Iterator[_Given], size: int, predict: Callable[[list[_Given]], Sequence[_Answer]]
-) -> Iterator[list[tuple[_Given, _Answer]]]:
+    rows: Iterator[_Given], size: int, predict: Callable[[list[_Given]], Sequence[_Predicted]]
+) -> Iterator[list[tuple[_Given, _Predicted]]]:
     """Yield rows with their predictions, in portions of at most ``size`` rows and in order."""
     before = 0
     while window := list(islice(rows, size)):
         try:
-            answers = predict(window)
+            predictions = predict(window)
         except InputError as error:
             if before == 0:
                 raise
             place = f"rows {before + 1:,} to {before + len(window):,} (here numbered from 1)"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
-        yield list(zip(window, answers, strict=True))
+        yield list(zip(window, predictions, strict=True))
 
 
 def check_output(path: Path, given: Path | None = None) -> None:

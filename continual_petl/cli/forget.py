@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.confirm import confirm
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import known_names
 from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.open_run import open_store

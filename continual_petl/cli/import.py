@@ -21,7 +21,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if not Path(arguments.folder).is_dir():
         raise InputError(f"{arguments.folder}: there is no such folder; give the folder that save_pretrained wrote")
     with heavy_imports():
-        from continual_petl.engine.import_adapter import import_adapter
+        from continual_petl.engine.commands import import_adapter
 
     run = import_adapter(
         arguments.run,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from continual_petl._process import heavy_imports
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import AUTO
+from continual_petl.engine.checks.added_task import with_task
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.folder.stream_seal import check_stream
@@ -60,7 +61,10 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         spec = spec.model_copy(update={"evaluate": arguments.evaluate})
     if arguments.start_from is not None:
         task = task.model_copy(update={"bank": _bank_from(arguments.start_from, task, spec)})
-    stream = TaskStream(_with_task(spec, task, run, places, arguments))
+    try:
+        stream = TaskStream(with_task(spec, task, run.store, replace=arguments.replace))
+    except InputError as error:
+        raise InputError(*places.with_more([(error.key, str(error))])) from None
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
     from continual_petl.engine.checks.mistakes import key_of, refuse_missing_files, with_lines
 
@@ -96,7 +100,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
             dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
         )
     done = None if replace or task.name not in run.store.tasks else _nothing_to_learn(run, task)
-    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False, done=done, only=task.name)
+    return learn_and_show(stream, run.store.folder, arguments, {"replace": replace}, done=done, only=task.name)
 
 
 def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
@@ -105,29 +109,3 @@ def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
     differing = settings_that_differ(run.session).get(task.name)
     other = f", learned with other settings ({', '.join(differing)})" if differing else ""
     return f"nothing to learn: {run.store.folder} already has task {task.name!r}{other}; --replace learns it again"
-
-
-def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
-    """Return the run's stream with the task added, or in place of the one with the same name."""
-    learned = run.store.tasks
-    # A stream cannot be empty: if its last task is forgotten, the task stays in the file but must not be learned again.
-    forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
-    others = tuple(
-        known for known in spec.tasks if known.name.casefold() != task.name.casefold() and known.name not in forgotten
-    )
-    for known in spec.tasks:
-        # The same task again resumes a half-learned one; a different task of the same name is a mistake.
-        same = known.name.casefold() == task.name.casefold() and known.name in learned
-        if same and known != task and not (arguments.replace and known.name == task.name):
-            keys = [key for key in TaskSpec.model_fields if key != "name" and getattr(known, key) != getattr(task, key)]
-            if "data" in keys and spec.resolved_data(known) == spec.resolved_data(task):
-                keys.remove("data")  # only written differently
-            other = f", learned with other settings ({', '.join(keys)})" if keys else ""
-            problem = (
-                f"the run {arguments.run} already has a task {known.name!r}{other}; a learned task is never replaced "
-                "silently: choose another name for the new one, or add --replace to learn it again"
-            )
-            raise InputError(*places.with_more([(("name",), problem)]))
-    # A task that was stopped or refused before it was learned may be given again with other settings.
-    tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
-    return spec.model_copy(update={"tasks": tasks})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import lightning as L
@@ -24,8 +24,7 @@ from continual_petl.callbacks import (
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.cli._console import out, print_json
 from continual_petl.engine.dry_run import Preview
-from continual_petl.engine.learn import learn
-from continual_petl.engine.parallel.executors import Executor
+from continual_petl.engine.learn import LearnOptions, learn_tasks
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import printable, quoted
@@ -41,39 +40,31 @@ def learn_and_show(
     stream: TaskStream,
     folder: Path,
     arguments: argparse.Namespace,
+    options: LearnOptions,
     *,
-    replace: Collection[str],
-    wait: bool,
-    jobs: int | None = None,
-    executor: Executor = "processes",
     done: str | None = None,
     only: str | None = None,
 ) -> int:
     """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten.
 
     ``done`` is the message if all tasks are already learned; by default it says that the run has every task of the
-    stream. ``only``: the task that the command is about; no notice is about another one.
+    stream. ``only``: the task to learn, instead of all tasks of the stream.
     """
-    known = folder.is_dir() and not arguments.json and not replace
-    if known and {task.name for task in stream} <= set(Store(folder).tasks):
+    known = folder.is_dir() and not arguments.json and not options.get("replace")
+    if known and ({task.name for task in stream} if only is None else {only}) <= set(Store(folder).tasks):
         done = done or f"nothing to learn: {folder} already has every task of the stream"
         out().print(printable(done), markup=False, soft_wrap=True)
     guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
     callbacks: list[L.Callback] = [*guards, *watching(arguments)]
-    run = learn(
-        stream,
-        folder,
-        callbacks=callbacks,
-        replace=replace,
-        wait=wait,
-        jobs=jobs,
-        executor=executor,
-        progress=False,
-        discard_progress=arguments.discard_progress,
-        notices_about=None if only is None else [only],
-    )
+    options = {
+        **options,
+        "callbacks": callbacks,
+        "progress": False,
+        "discard_progress": arguments.discard_progress,
+    }
+    session = learn_tasks(stream, folder, only=None if only is None else [only], **options)
     arguments.all_learned = True  # for the message after Ctrl-C
-    return show(run, as_json=arguments.json)
+    return show(Run(folder, session=session), as_json=arguments.json)
 
 
 def watching(arguments: argparse.Namespace) -> list[L.Callback]:

@@ -19,21 +19,19 @@ from continual_petl.cli._console import out, plain, print_json
 from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
-from continual_petl.cli.predict_unnamed import answer_unnamed
+from continual_petl.cli.predict_unnamed import predict_unnamed
 from continual_petl.cli.rows_in import SUFFIXES, Named, given_rows, read_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable, quoted
-from continual_petl.heads.words import Answer
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of
-from continual_petl.predictor.task_columns import TaskColumns
+from continual_petl.heads.words import Prediction
+from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, TaskColumns, record_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of
 
 NUM_BATCHES = 32
 """Number of batches read together, so that rows of similar length can share a batch."""
-Answered = tuple[str, Row, Record | None, Answer]
+Predicted = tuple[str, Row, Record | None, Prediction]
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -41,20 +39,20 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     _check(arguments)
     run = Run(arguments.run, remote_code=arguments.remote_code)
     if arguments.task is None and arguments.task_column is None:
-        return answer_unnamed(run, arguments, NUM_BATCHES * arguments.batch_size)
+        return predict_unnamed(run, arguments, NUM_BATCHES * arguments.batch_size)
     given = _Given(run, arguments)
     if arguments.task is not None:
         given.manifest(arguments.task)
     if arguments.stream:
         ((task, row, _),) = given_rows(arguments.texts, given.manifest(arguments.task), given.limits)
-        for piece in run.stream(row, task):
+        for piece in run.generate(row, task):
             print(printable(piece), end="", flush=True)
         print()
         return 0
     if arguments.output:
         check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
     rows, copied = given.rows()
-    windows, manifests = _answered(run, rows, arguments.batch_size), given.manifests
+    windows, manifests = _predicted(run, rows, arguments.batch_size), given.manifests
     if arguments.output:
         # Rows that were not read from columns all belong to the task that --task names.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
@@ -63,8 +61,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         _print_records(_records(window, manifests, arguments.task_column) for window in windows)
     else:
         for window in windows:
-            for task, _, _, answer in window:
-                print(line_of(answer, manifests[task]))
+            for task, _, _, prediction in window:
+                print(line_of(prediction, manifests[task]))
     return 0
 
 
@@ -116,42 +114,42 @@ class _Given:
         )
 
 
-def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Answered]]:
+def _predicted(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Predicted]]:
     """Yield rows with their predictions, in portions and in order."""
 
-    def predict(window: list[Named]) -> list[Answer]:
+    def predict(window: list[Named]) -> list[Prediction]:
         tasks = [task for task, _, _ in window]
         return run.predict(
             [row for _, row, _ in window], tasks[0] if len(set(tasks)) == 1 else tasks, batch_size=batch_size
         )
 
     for window in in_portions(rows, NUM_BATCHES * batch_size, predict):
-        yield [(*named, answer) for named, answer in window]
+        yield [(*named, prediction) for named, prediction in window]
 
 
-def _records(window: list[Answered], manifests: dict[str, Manifest], column: str | None) -> list[Record]:
+def _records(window: list[Predicted], manifests: dict[str, Manifest], column: str | None) -> list[Record]:
     return [
-        ({} if column is None else {column: task}) | record_of(row, answer, manifests[task])
-        for task, row, _, answer in window
+        ({} if column is None else {column: task}) | record_of(row, prediction, manifests[task])
+        for task, row, _, prediction in window
     ]
 
 
 def _write(
-    windows: Iterable[list[Answered]], manifests: dict[str, Manifest], types: Types, arguments: argparse.Namespace
+    windows: Iterable[list[Predicted]], manifests: dict[str, Manifest], types: Types, arguments: argparse.Namespace
 ) -> None:
-    answered: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            answered.update(task for task, _, _, _ in window)
-            yield [record_of(row, answer, manifests[task], given) for task, row, given, answer in window]
+            counts.update(task for task, _, _, _ in window)
+            yield [record_of(row, each, manifests[task], given) for task, row, given, each in window]
 
     path = Path(arguments.output)
     write_records(path, records(), types, raw_csv=arguments.raw_csv)
     if arguments.json:
-        print_json({"output": str(path), "answers": dict(answered)})
+        print_json({"output": str(path), "answers": dict(counts)})
     else:
-        out().print(f"wrote {counted(answered.total(), 'prediction')} to {path}", markup=False, soft_wrap=True)
+        out().print(f"wrote {counted(counts.total(), 'prediction')} to {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
@@ -17,14 +16,11 @@ from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of, route_of
+from continual_petl.heads.words import Prediction
+from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, record_of, route_of
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.records import format_of
-
-if TYPE_CHECKING:
-    from continual_petl.predictor.routed import RoutedAnswer  # imports torch
 
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""
@@ -33,7 +29,7 @@ ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "task_near_tie"
 UNKNOWN = "(unknown)"
 
 
-def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int) -> int:
+def predict_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int) -> int:
     """Predict each row with the task that the run finds for it; return the exit code."""
     check_can_route(run.store)  # before anything heavy is imported
     limits = given_limits(arguments, [spec.limits for spec in run.spec.tasks])
@@ -44,17 +40,17 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
         raise InputError(
             "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
         )
-    windows = _answered(run, chain([first], rows), arguments, rows_at_a_time)
+    windows = _predicted(run, chain([first], rows), arguments, rows_at_a_time)
     if arguments.output:
         _write(run, windows, types, arguments)
     elif arguments.json:
-        print_json([_record(run, row, None, answer) for window in windows for (row, _), answer in window])
+        print_json([_record(run, row, None, each) for window in windows for (row, _), each in window])
     else:
         unknown = 0
         for window in windows:
-            for _, answer in window:
-                print(_line(run, answer))
-                unknown += answer.task is None
+            for _, prediction in window:
+                print(_line(run, prediction))
+                unknown += prediction.task is None
         if unknown:
             print(_what_unknown_means(unknown), file=sys.stderr)
     return 0
@@ -82,47 +78,42 @@ def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[G
     return read_unnamed_rows(path, limits), types
 
 
-def _answered(
+def _predicted(
     run: Run, rows: Iterator[Given], arguments: argparse.Namespace, rows_at_a_time: int
-) -> Iterator[list[tuple[Given, RoutedAnswer]]]:
+) -> Iterator[list[tuple[Given, Prediction]]]:
     """Return an iterator over rows with their predictions, in portions and in order."""
 
-    def predict(window: list[Given]) -> list[RoutedAnswer]:
-        answers = run.predict(
-            [row for row, _ in window], batch_size=arguments.batch_size, unknown=arguments.unknown or "reject"
-        )
-        assert isinstance(answers, list)
-        return answers
+    def predict(window: list[Given]) -> list[Prediction]:
+        return run.predict([row for row, _ in window], batch_size=arguments.batch_size, unknown=arguments.unknown)
 
     return in_portions(rows, rows_at_a_time, predict)
 
 
-def _line(run: Run, answer: RoutedAnswer) -> str:
-    near = " (near a tie)" if answer.near_tie else ""
-    if answer.task is None or answer.answer is None:
-        nearest = next(iter(answer.runners_up))
-        return f"{UNKNOWN}{near}\tnearest task: {nearest} {answer.task_probability:.4f}"
-    found = line_of(answer.answer, run.store.manifest(answer.task))
-    return f"{answer.task} {answer.task_probability:.4f}{near}\t{found}"
+def _line(run: Run, prediction: Prediction) -> str:
+    near = " (near a tie)" if prediction.task_near_tie else ""
+    if prediction.task is None:
+        nearest = next(iter(prediction.runners_up))
+        return f"{UNKNOWN}{near}\tnearest task: {nearest} {prediction.task_probability:.4f}"
+    found = line_of(prediction, run.store.manifest(prediction.task))
+    return f"{prediction.task} {prediction.task_probability:.4f}{near}\t{found}"
 
 
-def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:
+def _record(run: Run, row: Row, given: Record | None, prediction: Prediction) -> Record:
     """Return the record of a row, including the task that was found for it."""
-    manifest = run.store.manifest(answer.task or next(iter(answer.runners_up)))
-    found = route_of(answer)
-    own = record_of(row, answer.answer, manifest, given)
+    manifest = run.store.manifest(prediction.task or next(iter(prediction.runners_up)))
+    found, own = route_of(prediction), record_of(row, prediction, manifest, given)
     return found | own if given is None else own | found
 
 
 def _write(
-    run: Run, windows: Iterator[list[tuple[Given, RoutedAnswer]]], types: Types, arguments: argparse.Namespace
+    run: Run, windows: Iterator[list[tuple[Given, Prediction]]], types: Types, arguments: argparse.Namespace
 ) -> None:
     counts: Counter[str] = Counter()
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            counts.update(answer.task or UNKNOWN for _, answer in window)
-            yield [_record(run, row, given, answer) for (row, given), answer in window]
+            counts.update(each.task or UNKNOWN for _, each in window)
+            yield [_record(run, row, given, each) for (row, given), each in window]
 
     path = Path(arguments.output)
     manifests = [run.store.manifest(task) for task in run.store.tasks]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.engine.run import Run
 from continual_petl.errors import counted, named_tasks, printable, quoted
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.store.folder.progress import half_learned
-from continual_petl.store.open_run import open_store
-
-if TYPE_CHECKING:
-    from continual_petl.engine.run import Run
+from continual_petl.store.open_run import check_local
 
 _READ = 20
 """Maximum number of tasks whose data is read to see whether it is available."""
@@ -21,22 +18,18 @@ _READ = 20
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    open_store(arguments.run)
-    from continual_petl.engine.reevaluate import (
-        reevaluate,
-    )  # imports torch, so not before the folder is known to be a run
-
-    found = reevaluate(arguments.run, remote_code=arguments.remote_code, wait=arguments.wait)
+    check_local(arguments.run)
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    found = run.reevaluate(wait=arguments.wait)
     if arguments.json:
         print_json(found.to_json())
         return 0 if found.ok else 1
     console = out()
-    store = found.run.store
-    print_report(console, found.run.results, found.run.growth, half=half_learned(store), errors=errors_of(store))
+    print_report(console, run.results, run.growth, half=half_learned(run.store), errors=errors_of(run.store))
     for task, why in found.left.items():
         console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
     filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")
-    nothing = "no score was filled in" if found.left else _nothing_missing(found.run)
+    nothing = "no score was filled in" if found.left else _nothing_missing(run)
     console.print(
         f"{filled} filled in from certificates (status: certified); {checked} checked for this"
         if found.certified

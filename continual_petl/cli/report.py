@@ -15,8 +15,8 @@ from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.hub.opened import open_anywhere
-from continual_petl.report.misread import MAX_TASKS, MisreadRows
 from continual_petl.report.terminal import print_report
+from continual_petl.report.wrong_predictions import MAX_TASKS, WrongPredictions
 from continual_petl.store.open_run import is_on_hub
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         runs = [Run(folder, remote_code=arguments.remote_code) for folder in arguments.runs]
         found = [run.to_json() for run in runs]
         if arguments.rows:
-            found[0]["misread"] = [each.to_json() for each in _misread(runs[0], runs[0].store.tasks)]
+            found[0]["wrong_predictions"] = [each.to_json() for each in _wrong(runs[0], runs[0].store.tasks)]
         print_json(found[0] if len(found) == 1 else found)
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         facts = [reader.read() for reader in readers]
         if arguments.rows:
             run = Run(arguments.runs[0], remote_code=arguments.remote_code)
-            facts[0] = replace(facts[0], misread=_misread(run, [task.name for task in facts[0].tasks]))
+            facts[0] = replace(facts[0], wrong=_wrong(run, [task.name for task in facts[0].tasks]))
         if len(facts) == 1:
             write_report(folder, facts[0], live=arguments.serve)
         else:
@@ -66,12 +66,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     return 0 if all(each.ok for each in facts) else 1
 
 
-def _misread(run: Run, tasks: Sequence[str]) -> tuple[MisreadRows, ...]:
+def _wrong(run: Run, tasks: Sequence[str]) -> tuple[WrongPredictions, ...]:
     """Return the rows that the banks of the newest tasks predict wrongly."""
-    found: list[MisreadRows] = []
+    found: list[WrongPredictions] = []
     with progress("test rows") as advance:
         for task in tasks[-MAX_TASKS:]:
-            found.append(run.misread(task))
+            found.append(run.wrong_predictions(task))
             if advance is not None:
                 advance(len(found), len(tasks[-MAX_TASKS:]))
     return tuple(found)

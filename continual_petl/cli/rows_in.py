@@ -11,10 +11,14 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.record_rows import column_names, row_of_record, unnamed_row
-from continual_petl.predictor.records import standard_columns
-from continual_petl.predictor.task_columns import TaskColumns
+from continual_petl.predictor.records import (
+    Row,
+    TaskColumns,
+    column_names,
+    row_of_record,
+    standard_columns,
+    unnamed_row,
+)
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.records import format_of, read_records

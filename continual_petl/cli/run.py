@@ -62,10 +62,7 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
         stream,
         folder,
         arguments,
-        replace=arguments.replace,
-        wait=arguments.wait,
-        jobs=arguments.jobs,
-        executor=arguments.executor,
+        {"replace": arguments.replace, "wait": arguments.wait, "jobs": arguments.jobs, "executor": arguments.executor},
     )
 
 

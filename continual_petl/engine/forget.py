@@ -6,45 +6,27 @@ import logging
 from pathlib import Path
 
 from continual_petl.engine.checks.replaced import check_not_read, check_not_shared
-from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, tombstone_file
 from continual_petl.store.files.atomic import explain_refusals, remove_folder
 from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.forget import delete_forgotten, forget_entry, forget_task
-from continual_petl.store.open_run import check_local
+from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger(__name__)
 
 
-def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> Run:
-    """Drop a learned task. Its bank is deleted, a tombstone takes its place in the chain, and no other task is touched.
-
-    The run's stream.yaml no longer names the task. If your stream file still does, the next run learns it again, as a new
-    task.
-
-    Args:
-        run_dir: the run folder.
-        task: a learned task, a half-learned one (its progress is deleted), or one whose bank is missing.
-        entry: instead of a task, the position in the chain of a missing entry, or of a tombstone that ends one side of a
-            fork; `Run.verify` reports such entries.
-
-    Returns:
-        The run after the change.
-
-    Raises:
-        InputError: if the task is not learned, the entry cannot be dropped, or other tasks use the task's bank.
-        StoreError: if the run folder is damaged.
-        RunInUseError: if another process writes to it.
-    """
+def drop_task(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> None:
+    """Drop a learned task; see `continual_petl.forget`."""
     if (task is None) == (entry is None):
         raise InputError("forget: give either a task, or the number of a missing entry (entry)")
-    check_local(run_dir)
-    run = Run(run_dir)
-    store = Store(run.store.folder)
+    store = open_store(run_dir)
+    spec = load_stream(store.stream_file)
     with store.lock():
         # The same command may have been killed, or failed, after it wrote the tombstone.
         unfinished = not store.has(task or "") and any(
@@ -57,9 +39,8 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
             stone = forget_entry(store, entry)
             task = stone.task
         elif task is not None and not unfinished:
-            stone = _forget_task(run, store, task)
+            stone = _forget_task(spec, store, task)
         is_new = stone is not None and tombstone_file(store.tombstone_folder, stone.index) not in stones
-        spec = run.spec
         others = tuple(known for known in spec.tasks if known.name != task)
         if problem is not None:
             _log.warning(
@@ -75,12 +56,11 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
                 raise
         if stone is not None:
             delete_forgotten(store, task)
-    return Run(run_dir)
 
 
-def _forget_task(run: Run, store: Store, task: str) -> Tombstone | None:
+def _forget_task(spec: StreamSpec, store: Store, task: str) -> Tombstone | None:
     """Drop a task; return its tombstone, or None if it needs none."""
-    known = [each.name for each in run.spec.tasks]
+    known = [each.name for each in spec.tasks]
     gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
     if not store.has(task) and task not in {lost.task for lost in store.missing()}:
         if task in half_learned(store):
@@ -88,7 +68,7 @@ def _forget_task(run: Run, store: Store, task: str) -> Tombstone | None:
             return None
         if task in gone and task in known and len(known) > 1:
             return None  # already forgotten; the process may have been killed before it wrote the stream
-        run.check_learned(task)
+        check_learned(store, task)
     check_not_shared(store, task, "forgotten")
     check_not_read(store, task, "forgotten")
     return forget_task(store, task)

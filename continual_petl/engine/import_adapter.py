@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -14,7 +14,6 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.engine.checks.preflight import find_problems
-from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
@@ -48,9 +47,30 @@ from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
-def import_adapter(
+class ImportOptions(TypedDict, total=False):
+    """Options of `continual_petl.import_adapter` and `Run.import_adapter`; all may be left out."""
+
+    data: Any
+    """Rows to measure scores on, as in a stream file; None, the default, means no scores."""
+    kind: str | None
+    """The kind of the task; None, the default, takes it from the adapter."""
+    labels: Sequence[str] | None
+    """Names of the head's outputs, in output order; None, the default, takes them from the head's file, if it has them."""
+    pooling: str | None
+    """How token states are pooled before a head in head.safetensors; None, the default, takes it from that file, or from the
+    stream."""
+    base: str | None
+    """The name of the adapter's base model, if the run's backbone is the same model under another name."""
+    remote_code: bool
+    """As in `Run`."""
+    wait: bool
+    """Whether to wait for another process that writes to the run folder, instead of raising; default: False."""
+
+
+def commit_adapter(
     run_dir: str | Path,
     folder: str | Path,
     task: str,
@@ -62,53 +82,24 @@ def import_adapter(
     base: str | None = None,
     remote_code: bool = False,
     wait: bool = False,
-) -> Run:
-    """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
-
-    Before the commit, the bank's outputs are compared with those of the adapter in the other library. With rows, its
-    scores are measured like those of a learned task; without rows, its cells in the result matrix R say "not measured".
-
-    Args:
-        run_dir: a run folder.
-        folder: the adapter's folder, as ``save_pretrained`` writes it; nothing in it is executed.
-        task: the name of the new task.
-        data: rows to measure scores on, as in a stream file; None means no scores.
-        kind: the kind of the task; None takes it from the adapter.
-        labels: names of the head's outputs, in output order; None takes them from the head's file, if it has them.
-        pooling: how token states are pooled before a head in head.safetensors; None takes it from that file, or from the
-            stream.
-        base: the name of the adapter's base model, if the run's backbone is the same model under another name.
-        remote_code: as in `Run`.
-        wait: whether to wait for another process that writes to the run folder, instead of raising.
-
-    Returns:
-        The run, with the new task.
-
-    Raises:
-        InputError: if the adapter cannot be expressed as a bank of this backbone, or information about its head is missing.
-        StoreError: if the run folder is damaged.
-        RunInUseError: if another process writes to it.
-
-    Example::
-
-        run = import_adapter("runs/mine", "adapters/trec", "trec", labels=["ABBR", "DESC"], data="data/trec")
-    """
+) -> Session:
+    """Commit an adapter as the next task of a run; see `continual_petl.import_adapter` and `ImportOptions`."""
     files = read_adapter(folder)
     store = open_store(run_dir)
     with store.lock(wait=wait), listening() as request:
         store.clean()
         check_stream(store)
-        opened = Run(run_dir, remote_code=remote_code)
-        opened.session.check_code()
+        opened = Session(load_stream(store.stream_file), store, consent=remote_code)
+        opened.check_code()
         _check_name(opened, task)
         opened.store.check_complete()
-        opened.session.check_backbone()
-        backbone = opened.session.models.backbone("fp32")
+        opened.check_backbone()
+        backbone = opened.models.backbone("fp32")
         imported = translate(files, backbone, kind=kind, pooling=pooling)
         check_base(imported.base, imported.revision, backbone, base)
         spec, entry = _entry(opened.spec, imported, task, data, labels)
         session = Session(spec, opened.store)
-        session.models.backbones.update(opened.session.models.backbones)
+        session.models.backbones.update(opened.models.backbones)
         finish_committed(session, [], request, num_more=1)
         if data is not None:
             find_problems(session, [entry]).raise_all()
@@ -120,10 +111,10 @@ def import_adapter(
         if data is not None:
             session.store.write_stream(dump_stream(settled(spec.anchored())))
         finish_task(session, task, [], seconds, request)
-    return Run(run_dir, session=session)
+    return session
 
 
-def _check_name(run: Run, task: str) -> None:
+def _check_name(run: Session, task: str) -> None:
     known = {*run.store.tasks, *(each.name for each in run.spec.tasks)}
     if task.casefold() in {name.casefold() for name in known}:
         raise InputError(

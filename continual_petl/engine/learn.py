@@ -1,4 +1,4 @@
-"""`learn`: learn the tasks of a stream, one after the other, into one store."""
+"""Learn the tasks of a stream, one after the other, into one run folder."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import lightning as L
 
 from continual_petl.callbacks import LiveProgress, Loggers, Progress, StreamCallback
 from continual_petl.callbacks.base import IgnoredSetting
-from continual_petl.engine.checks.preflight import preflight
+from continual_petl.engine.checks.preflight import asked_tasks, preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
 from continual_petl.engine.parallel.scheduler import learn_in_parallel
-from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session, changed_settings, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
@@ -35,7 +34,37 @@ from continual_petl.streams.stream_file.dump import contradictions_of, dump_stre
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
-def learn(
+class LearnOptions(TypedDict, total=False):
+    """Options of `continual_petl.learn` and `Run.learn`; all may be left out."""
+
+    callbacks: Sequence[L.Callback]
+    """Lightning callbacks, or `StreamCallback` to observe tasks as well; default: none. The state that a Lightning callback
+    keeps during a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task depends
+    on earlier ones; a `StreamCallback` keeps its state across tasks."""
+    trainer: dict[str, Any] | None
+    """Arguments for Lightning's Trainer, which override those of the stream; default: none."""
+    replace: Collection[str]
+    """Learned tasks to learn again, as the stream describes them now; default: none. The old bank stays until the new one is
+    committed; then a tombstone takes its place, and the task counts as the last one learned."""
+    wait: bool
+    """Whether to wait for another process that writes to the run folder, instead of raising; default: False."""
+    jobs: int | None
+    """Number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same, bit for
+    bit. None, the default: one after the other, in this process; with Ray, as many as its cluster has room for. Workers get
+    Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`."""
+    executor: Executor
+    """Where to learn several tasks at once: in ``processes`` on this machine (the default), or on a ``ray`` cluster."""
+    test: bool
+    """Whether test splits are read; if not, test rows are never used, and R contains validation scores. Default: True."""
+    progress: bool | None
+    """Whether to show tasks, epochs, scores and the remaining time on standard error. None, the default: only if standard
+    error is a terminal or a notebook and no callback is a `Progress`."""
+    discard_progress: bool
+    """Whether a half-learned task may start over, losing its saved progress, if its settings, data or backbone have changed
+    since; otherwise, and by default, this is an error."""
+
+
+def learn_tasks(
     stream: TaskStream,
     run_dir: str | Path,
     *,
@@ -48,8 +77,8 @@ def learn(
     test: bool = True,
     progress: bool | None = None,
     discard_progress: bool = False,
-    notices_about: Collection[str] | None = None,
-) -> Run:
+    only: Collection[str] | None = None,
+) -> Session:
     """Learn every task of a stream that the run folder does not have yet.
 
     Each task gets a fresh bank and its own Trainer. A learned task is skipped, and a half-learned one resumes from its
@@ -59,26 +88,19 @@ def learn(
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
-        callbacks: Lightning callbacks, or `StreamCallback` to observe tasks as well. The state that a Lightning callback
-            keeps during a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task
-            depends on earlier ones; a `StreamCallback` keeps its state across tasks.
-        trainer: arguments for Lightning's Trainer, which override those of the stream.
-        replace: learned tasks to learn again, as the stream describes them now. The old bank stays until the new one is
-            committed; then a tombstone takes its place, and the task counts as the last one learned.
-        wait: whether to wait for another process that writes to the run folder, instead of raising.
-        jobs: number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same,
-            bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Workers
-            get Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`.
-        executor: where to learn several tasks at once: in ``processes`` on this machine, or on a ``ray`` cluster.
-        test: whether test splits are read; if not, test rows are never used, and R contains validation scores.
-        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if standard
-            error is a terminal or a notebook and no callback is a `Progress`.
-        discard_progress: whether a half-learned task may start over, losing its saved progress, if its settings, data or
-            backbone have changed since; otherwise this is an error.
-        notices_about: the tasks that notices about differences from the stored run may be about; None means all.
+        callbacks: for this and the other options, see `LearnOptions`.
+        trainer: see there.
+        replace: see there.
+        wait: see there.
+        jobs: see there.
+        executor: see there.
+        test: see there.
+        progress: see there.
+        discard_progress: see there.
+        only: names of the tasks to learn, and to give notices about; None means all.
 
     Returns:
-        The run, for results, verification and predictions.
+        The session of the run.
 
     Raises:
         InputError: if the stream, its data or the callbacks cannot be used, or saved progress would be lost; learned tasks
@@ -99,25 +121,25 @@ def learn(
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
     watching = watched(callbacks, progress)
     _put_back(Store(Path(run_dir)), wait)
-    session = _opened(spec, run_dir, replace, test)
+    session = _opened(spec, run_dir, replace, test, only)
     seen = _state(session.store)
     # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
     with session.store.lock(wait=wait and not is_being_started()), listening() as request:
         if _state(session.store) != seen:
             # Another process has changed the run in the meantime, so its files have to be checked again.
-            session = _opened(spec, run_dir, replace, test)
+            session = _opened(spec, run_dir, replace, test, only)
         session.store.clean()
         session.check_backbone()
         pending, replaced = begin_replacing(session, replace)
         session.replacing, session.discards_progress = frozenset(pending), discard_progress
-        notices = (*replaced, *_notices(session, given, notices_about), *pool.notices())
+        notices = (*replaced, *_notices(session, given, only), *pool.notices())
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
         session.store.write_stream(dump_stream(settled(_kept(session, pending, started))))
         with run_events(watching, session, notices):
-            _learn_all(session, watching, request, pending, pool)
+            _learn_all(session, watching, request, pending, pool, only)
         end_replacing(session.store)
-    return Run(session.store.folder, session=session)
+    return session
 
 
 def _notices(session: Session, given: StreamSpec, about: Collection[str] | None) -> list[str]:
@@ -147,12 +169,16 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
 
 
 def _learn_all(
-    session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
+    session: Session,
+    watching: list[L.Callback],
+    request: StopRequest,
+    replace: Collection[str],
+    pool: Pool,
+    only: Collection[str] | None,
 ) -> None:
     """Finish tasks that a killed process had committed, then learn the tasks that are not in the store."""
     fresh = _Fresh(watching)
-    learned = set(session.store.tasks) - set(replace)
-    tasks = [task for task in session.spec.tasks if task.name not in learned]
+    tasks = asked_tasks(session, replace, only)
     finish_committed(session, watching, request, num_more=len(tasks))
     if pool.is_elsewhere and tasks:
         learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
@@ -205,10 +231,12 @@ def _put_back(store: Store, wait: bool) -> None:
             store.clean()
 
 
-def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool) -> Session:
+def _opened(
+    spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool, only: Collection[str] | None
+) -> Session:
     """Open the run and perform the preflight checks."""
     session = Session(spec, Store(Path(run_dir)), reads_test=test)
-    preflight(session, replace)
+    preflight(session, replace, only)
     return session
 
 

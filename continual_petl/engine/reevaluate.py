@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.folder.results_file import RowLine, cell_of
-from continual_petl.store.open_run import check_local
+from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
 _WITHOUT_ROWS = "it was imported without rows, so its certificate has no score"
@@ -21,16 +20,21 @@ _CHANGED = "it differs from its certificate: {}"
 
 @dataclass(frozen=True, kw_only=True)
 class Reevaluation:
-    """The result of `reevaluate`."""
+    """The result of `Run.reevaluate`."""
 
-    run: Run
-    """The run after the change."""
+    store: Store
+    """The run folder after the change."""
     certified: tuple[tuple[str, str], ...]
     """The cells of R that were filled in, each as a pair: the task of its row and the task of its column."""
     left: Mapping[str, str] = field(default_factory=dict)
     """For each task whose cells were left unchanged, the reason."""
     checks: tuple[TaskCheck, ...] = ()
     """Checks of the certificates."""
+
+    @property
+    def results(self) -> Results:
+        """The result matrix R after the change."""
+        return self.store.consistently(lambda: read_results(self.store.snapshot()))
 
     @property
     def ok(self) -> bool:
@@ -43,36 +47,13 @@ class Reevaluation:
             "certified": [{"after": after, "task": task} for after, task in self.certified],
             "left": dict(self.left),
             "checks": [check.to_json() for check in self.checks],
-            "results": self.run.results.to_json(),
+            "results": self.results.to_json(),
         }
 
 
-def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = False) -> Reevaluation:
-    """Fill in unknown cells of R from certificates; the old data is not needed.
-
-    A cell that a row of R lists as not measured, or that the last row leaves out, becomes certified: it gets the score from
-    the task's certificate, once the digests have been checked and the probe replayed. Measured cells stay unchanged, as do
-    the cells of shared banks and of tasks that differ from their certificates. Rows are appended to results.jsonl; no
-    existing line is changed.
-
-    Args:
-        run_dir: the run folder.
-        remote_code: as in `Run`.
-        wait: whether to wait for another process that writes to the run folder, instead of raising.
-
-    Raises:
-        InputError: if the folder does not contain a run.
-        StoreError: if the chain or the results are damaged, an entry is missing, or the backbone is a different one.
-        RunInUseError: if another process writes to it.
-
-    Example::
-
-        found = reevaluate("runs/mine")
-        found.certified, found.run.results.forgetting
-    """
-    check_local(run_dir)
-    run = Run(run_dir, remote_code=remote_code)
-    session, store = run.session, run.store
+def certify_cells(session: Session, *, wait: bool = False) -> Reevaluation:
+    """Fill in unknown cells of R from certificates; see `continual_petl.reevaluate`."""
+    store = session.store
     session.models.check_code()
     with store.lock(wait=wait):
         store.clean()
@@ -102,7 +83,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
         if lines:
             store.append_results(lines)
     filled = tuple((line.after, cell.task) for line in lines for cell in line.cells)
-    return Reevaluation(run=run, certified=filled, left=left, checks=tuple(checks.values()))
+    return Reevaluation(store=store, certified=filled, left=left, checks=tuple(checks.values()))
 
 
 def _unknown(results: Results) -> dict[str, list[str]]:

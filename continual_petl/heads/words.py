@@ -9,29 +9,38 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.heads.targets import Targets
-from continual_petl.kind import find_kind
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(_notebook.Pretty):
-    """A task's prediction for one row."""
+class Prediction(_notebook.Pretty):
+    """The prediction for one row: whether its task was named, was found by the run, or is unknown."""
 
-    value: str | float | list[str]
+    task: str | None = None
+    """The task whose bank predicted; None if the row does not resemble the rows of any task."""
+    value: str | float | list[str] | None = None
     """The label's name; the number; the names of all labels that apply (multilabel); one tag per word
     (token-classification); the generated text, or the option with the highest score; the answer to a question, empty if there
-    is none."""
-    probabilities: Mapping[str, float] | None
+    is none. None if the task is unknown."""
+    probabilities: Mapping[str, float] | None = None
     """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
     near_tie: bool = False
     """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
     than rounding does; see `ROUNDING`. For a text from greedy search, whether that is so at any of its tokens. Always False
     for numbers, and for texts from a search with beams or from sampling."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of the answer; for question-answering its ``start`` and ``end`` in the context, in characters (None
-    without an answer), its ``probability``, and ``no_answer_probability``."""
+    """What else is known of the prediction; for question-answering its ``start`` and ``end`` in the context, in characters
+    (None without an answer), its ``probability``, and ``no_answer_probability``."""
+    task_probability: float | None = None
+    """Probability of the most probable task, among all tasks that take such rows; None if the task was named."""
+    runners_up: Mapping[str, float] = field(default_factory=dict)
+    """The next most probable tasks, the most probable first; if the task is unknown, these include the most probable one.
+    Empty if the task was named."""
+    task_near_tie: bool = False
+    """Whether the same row in another batch could get another task, or be unknown in one of them only. Always False if the
+    task was named."""
 
 
 ROUNDING: Mapping[str, float] = {"fp32": 1e-5, "bf16": 0.04}
@@ -42,33 +51,6 @@ docs/explanation/bit-identity.md for the differences that were measured.
 """
 OF_SUMS = 10.0
 """Factor for the scores of options, each a sum of log-probabilities of tokens."""
-
-
-def answers(
-    kind: str,
-    labels: tuple[str, ...] | None,
-    outputs_BC: Tensor,
-    targets: Targets | None = None,
-    *,
-    precision: Literal["fp32", "bf16"] = "fp32",
-    texts: Any = None,
-) -> list[Answer]:
-    """Convert outputs of rows to predictions.
-
-    Args:
-        kind: name of the kind. A generative kind is allowed only if the task has options; for token-classification, use
-            `tags`.
-        labels: names in the order of the outputs; the options of a generative task.
-        outputs_BC: one row of outputs per row of data.
-        targets: see `TaskPlan.targets`.
-        precision: precision of the backbone that computed them.
-        texts: for kinds that extract, the `Texts` of these rows.
-    """
-    outputs_BC, of_texts = outputs_BC.detach().float(), {} if texts is None else {"texts": texts}
-    found: list[Answer] = find_kind(kind).answers(
-        labels, outputs_BC, targets=targets, rounding=ROUNDING[precision], **of_texts
-    )
-    return found
 
 
 def number_in_words(value: float, targets: Targets | None) -> str:
@@ -88,7 +70,7 @@ def number_in_words(value: float, targets: Targets | None) -> str:
 
 def choices(
     options: Sequence[Sequence[str]], outputs_BK: Tensor, *, precision: Literal["fp32", "bf16"] = "fp32"
-) -> list[Answer]:
+) -> list[Prediction]:
     """Convert the scores of options to predictions.
 
     Args:
@@ -102,7 +84,7 @@ def choices(
 
 def tags(
     labels: tuple[str, ...], outputs: Sequence[Tensor], *, precision: Literal["fp32", "bf16"] = "fp32"
-) -> list[Answer]:
+) -> list[Prediction]:
     """Convert the outputs of each row's words to tag names.
 
     Args:
@@ -111,19 +93,18 @@ def tags(
         precision: precision of the backbone that computed them.
     """
     return [
-        Answer(
+        Prediction(
             value=[labels[number] for number in words.argmax(-1).tolist()],
-            probabilities=None,
             near_tie=bool(_are_near(words, ROUNDING[precision]).any()),
         )
         for words in outputs
     ]
 
 
-def best(names: Sequence[str], row: Tensor, rounding: float) -> Answer:
+def best(names: Sequence[str], row: Tensor, rounding: float) -> Prediction:
     """Return the name with the highest output, and the probabilities of all; near a tie if another is within ``rounding``."""
     shares = row.softmax(-1)
-    return Answer(
+    return Prediction(
         value=names[int(shares.argmax())],
         probabilities=dict(zip(names, shares.tolist(), strict=True)),
         near_tie=bool(_are_near(row, rounding)),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Answer
+    from continual_petl.heads.words import Prediction
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -113,9 +113,9 @@ class Generation(OfTexts):
             return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
         return text_scores(metric)
 
-    def answers(
+    def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the option with the highest score, and the probabilities of all options."""
         from continual_petl.heads.words import OF_SUMS, best
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Answer
+    from continual_petl.heads.words import Prediction
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -100,9 +100,9 @@ class OneLabel(OfClasses):
 
         return class_scores(len(labels or ()))
 
-    def answers(
+    def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the label with the highest probability, and all probabilities."""
         from continual_petl.heads.words import best
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Answer
+    from continual_petl.heads.words import Prediction
 
 
 class Multilabel(OfTexts):
@@ -138,15 +138,15 @@ class Multilabel(OfTexts):
 
         return [*map(present, answers)], [*map(present, references)]
 
-    def answers(
+    def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the labels with a probability above one half, and all probabilities."""
-        from continual_petl.heads.words import Answer
+        from continual_petl.heads.words import Prediction
 
         assert labels is not None
         return [
-            Answer(
+            Prediction(
                 value=[name for name, output in zip(labels, row, strict=True) if output > 0],
                 probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
                 near_tie=bool((row.abs() <= rounding).any()),

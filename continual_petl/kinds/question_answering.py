@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Answer
+    from continual_petl.heads.words import Prediction
     from continual_petl.streams.encoding.rows import Sequences, Texts, TokenisedRows
     from continual_petl.streams.scaffold.guess import Guess
     from continual_petl.streams.scaffold.profile import Column
@@ -220,11 +220,11 @@ class QuestionAnswering(OfSeveral):
 
         return {"spans": SpanScores()}
 
-    def answers(
+    def in_words(
         self, labels: object, outputs_BC: Tensor, *, targets: object, rounding: float, texts: Texts | None = None
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the text of each answer, where it stands in the context, and how probable it is."""
-        from continual_petl.heads.words import Answer
+        from continual_petl.heads.words import Prediction
 
         assert texts is not None
         found = []
@@ -232,7 +232,7 @@ class QuestionAnswering(OfSeveral):
         for value, (start, end), (*_, share, no_answer, margin) in values:
             place = (start, end) if value else (None, None)
             details = dict(zip(self.details, (*place, share, no_answer), strict=True))
-            found.append(Answer(value=value, probabilities=None, near_tie=margin <= 2 * rounding, details=details))
+            found.append(Prediction(value=value, near_tie=margin <= 2 * rounding, details=details))
         return found
 
     def wanted_row(self, row: Any, *, pair: bool) -> str | None:

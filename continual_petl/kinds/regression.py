@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Answer
+    from continual_petl.heads.words import Prediction
 
 _QUANTILES = 10
 
@@ -87,12 +87,12 @@ class Regression(OfTexts):
 
         return {**single_precision_scores()} if single_precision else {"numbers": NumberScores()}
 
-    def answers(
+    def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: Targets | None, rounding: float
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the numbers in the units of the targets."""
-        from continual_petl.heads.words import Answer
+        from continual_petl.heads.words import Prediction
 
         numbers_B = outputs_BC.squeeze(-1)
         numbers_B = numbers_B if targets is None else targets.restored(numbers_B)
-        return [Answer(value=value, probabilities=None) for value in numbers_B.tolist()]
+        return [Prediction(value=value) for value in numbers_B.tolist()]

@@ -1,5 +1,6 @@
-"""Reads the rows given to `predict`, `predict_all`, `stream` and `similar`: one row or several, in any container.
+"""Reads the rows given to `predict`, `predict_all`, `generate` and `similar`: one row or several, in any container.
 
+A list is always several rows, and a tuple is always one row; the other types of a single row are those of `records.OneRow`.
 Tables and mappings hold records, which are read by the names of their columns: the columns that the task was learned from, or
 the standard ones (`TaskColumns`); without a task, the standard ones.
 """
@@ -7,7 +8,7 @@ the standard ones (`TaskColumns`); without a task, the standard ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, KeysView, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +16,7 @@ import numpy as np
 
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import kind_of
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.record_rows import UNNAMED, row_of_record, unnamed_row
-from continual_petl.predictor.task_columns import TaskColumns
+from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of_record, unnamed_row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.containers import (
@@ -33,8 +32,6 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-_Manifests = Callable[[], Mapping[str, Manifest]]
-
 
 class Given:
     """Rows as they were given, to be read for their tasks.
@@ -42,25 +39,24 @@ class Given:
     Args:
         store: the run's store.
         rows: one row, or several of them in any container; see `rows_in`.
-        manifests: returns the manifests of the tasks that all rows are for, and is called only if needed; the mapping is
-            empty if each row has its own task, which means that there are several rows.
         tasks: the tasks whose columns records have; empty if the tasks have to be found.
+        single: whether only one row is asked for, so that a list of messages can only be one conversation.
 
     Raises:
-        InputError: if ``rows`` is neither one row nor several, or two strings are one row for some of the tasks and two rows
-            for others.
+        InputError: if ``rows`` is neither one row nor several, or a list of messages, which looks like one row.
     """
 
-    def __init__(self, store: Store, rows: Any, manifests: _Manifests, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, store: Store, rows: Any, tasks: Sequence[str] = (), *, single: bool = False) -> None:
         self._store, self._tasks = store, tasks
         if isinstance(rows, np.ndarray) and rows.ndim == 0:
             rows = rows.item()
         record = record_of(rows) if self._is_record(rows) else None
-        if record is not None:
-            columns = self._as_columns(record)
-            self._items, self.one = ([record], True) if columns is None else (columns, False)
+        columns = None if record is None else self._as_columns(record)
+        self.one = columns is None and (record is not None or _is_one(rows, single))
+        if columns is not None:
+            self._items: list[Any] = columns
         else:
-            self._items, self.one = _one_or_several(rows, manifests)
+            self._items = [rows if record is None else record] if self.one else rows_in(rows, "rows")
 
     def __len__(self) -> int:
         return len(self._items)
@@ -281,26 +277,16 @@ def _is_image(array: np.ndarray[Any, Any]) -> bool:
     return array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3))
 
 
-def _one_or_several(rows: Any, manifests: _Manifests) -> tuple[list[Any], bool]:
-    if isinstance(rows, list | tuple) and rows and all(map(is_message, rows)):
-        return [list(rows)], True  # no task takes a single message as a row
-    if isinstance(rows, str | bytes | os.PathLike) or type(rows).__module__.startswith("PIL."):
-        return [rows], True
-    if isinstance(rows, Mapping) and type(rows).__module__.split(".")[0] != "datasets":
-        return [rows], True
-    image = isinstance(rows, np.ndarray) and _is_image(rows)
-    if image and manifests() and all(kind_of(manifest).reads_images for manifest in manifests().values()):
-        return [rows], True
-    beside_options = isinstance(rows, tuple) and len(rows) == 2 and isinstance(rows[1], list)
-    if beside_options and any(manifest.options_from == "row" for manifest in manifests().values()):
-        return [rows], True
-    if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(text, str) for text in rows):
-        by_pair = {manifest.pair: task for task, manifest in manifests().items()}
-        if len(by_pair) == 2:
-            raise InputError(
-                f"rows: {rows!r} is one row for task {by_pair[True]!r}, which was learned on pairs of texts, and two rows "
-                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and call the tasks on "
-                "pairs separately from the other tasks"
-            )
-        return ([rows], True) if True in by_pair else (list(rows), False)
-    return rows_in(rows, "rows"), False
+def _is_one(rows: Any, single: bool) -> bool:
+    """Return whether an argument that is no record is a single row; raises `InputError` for a list of messages."""
+    if isinstance(rows, list) and rows and all(map(is_message, rows)):
+        if single:
+            return True
+        raise InputError(
+            f"rows: got a list of {counted(len(rows), 'message')}, which is one conversation, but a list holds several rows: "
+            "give [messages] for a list with this conversation, or {'messages': messages} for this single row"
+        )
+    if isinstance(rows, Mapping):
+        return type(rows).__module__.split(".")[0] != "datasets"
+    array = isinstance(rows, np.ndarray) and rows.dtype.kind in "biuf" and _is_image(rows)
+    return array or isinstance(rows, str | bytes | os.PathLike | tuple) or type(rows).__module__.startswith("PIL.")

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import overload
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from continual_petl.banks.mixed.stacks import stacks_of
 from continual_petl.errors import InputError, StoreError, counted, known_names
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
 from continual_petl.predictor.batching import batches, groups, joined
 from continual_petl.predictor.given import Given, tasks_in
-from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow
-from continual_petl.predictor.one_or_many import Row as Row
+from continual_petl.predictor.records import Row, Unknown
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
-from continual_petl.predictor.states_below import with_states
+from continual_petl.predictor.states_below import chosen_states, kept_states, with_states
+from continual_petl.predictor.task_finder import task_finder
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.store.bank_cache import CachedBank
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.collate import collate
@@ -39,17 +38,15 @@ class Predictor:
     def __init__(self, models: ModelCache) -> None:
         self._models = models
 
-    # A string is also a sequence (of letters), and so is a pair (of strings): the first matching signature applies.
-    @overload
-    def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
-    @overload
-    def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
-    @overload
-    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
     @torch.no_grad()
     def predict(
-        self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
-    ) -> Answer | list[Answer]:
+        self,
+        rows: Any,
+        task: str | Iterable[str] | None = None,
+        *,
+        batch_size: int = 32,
+        unknown: Unknown | None = None,
+    ) -> Prediction | list[Prediction]:
         """Return the prediction for a single row, or a list of predictions in the order of the rows.
 
         Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets the same
@@ -59,30 +56,51 @@ class Predictor:
             rows: a list of rows like those that their task was learned on: texts; pairs of texts (tuples); lists of words
                 (or texts, split at spaces); conversations (the text of a user message, or a list of messages ``{"role": ...,
                 "content": ...}``); if each row has its own options, pairs of a source and its options (a tuple of a text,
-                or messages, and a list); images. Or a single row: a text; a pair; a path, a Pillow image, an array
+                or messages, and a list); images. Or a single row: a text; a tuple; a path, a Pillow image, an array
                 ``(height, width)`` or ``(height, width, 3)``. A list is never a single row: the words of one text are
-                ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for other tasks.
+                ``[["Its", "words"]]``. A tuple is always a single row.
                 Instead of a list: any other container that `streams.schema.containers.rows_in` reads. Mappings, and the rows
                 of tables, are read by the names of their columns, the task's own or the standard ones; ``{"text": [...]}``
                 holds a row per cell, ``{"text": "..."}`` is a single row.
-            task: the learned task whose bank predicts, or a list with one task per row.
+            task: the learned task whose bank predicts, or a list with one task per row; None finds the task of each row.
             batch_size: rows per batch.
+            unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
+                gets no prediction; ``nearest``: the bank of the most probable task predicts it.
 
         Returns:
             A single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task has not been learned, or a row is not of the type that the task expects.
+            InputError: if a task has not been learned, or a row is not of the type that the task expects; without a task, if
+                the run cannot find tasks by itself, or no task takes a row of this type.
+            StoreError: if the stored routing statistics are not the certified ones.
         """
-        if isinstance(task, str):
-            self._check_learned([task])
-            given = Given(self._models.store, rows, lambda: self._manifests([task]), [task])
-            rows = given.rows(task)
-            found = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
-            return found[0] if given.one else found
-        tasks = tasks_in(task)
+        if unknown not in (None, "reject", "nearest"):
+            raise InputError(f"unknown: got {unknown!r}; allowed: 'reject' and 'nearest'")
+        if task is None:
+            return self._found(rows, batch_size, unknown or "reject")
+        if unknown is not None:
+            raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
+        if not isinstance(task, str):
+            return self.predict_each(rows, task, batch_size=batch_size)
+        self._check_learned([task])
+        given = Given(self._models.store, rows, [task])
+        rows = given.rows(task)
+        found = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+        return found[0] if given.one else found
+
+    @torch.no_grad()
+    def predict_each(self, rows: Any, tasks: Iterable[str], *, batch_size: int = 32) -> list[Prediction]:
+        """Return the predictions for several rows, each by the bank of its own task; see `predict`.
+
+        Args:
+            rows: several rows.
+            tasks: the learned task of each row.
+            batch_size: rows per batch.
+        """
+        tasks = tasks_in(tasks)
         self._check_learned([*dict.fromkeys(tasks)])
-        given = Given(self._models.store, rows, dict, tasks)
+        given = Given(self._models.store, rows, tasks)
         if given.one:
             raise InputError(
                 f"a single row was given together with a list of {counted(len(tasks), 'task')}: give the name of one task as "
@@ -102,20 +120,24 @@ class Predictor:
         mixed = self._mixed(rows, numbers, batch_size)
         return [mixed[number] for number in range(len(rows))]
 
-    @overload
-    def predict_all(self, rows: OneRow, tasks: Sequence[str], *, batch_size: int = 32) -> dict[str, Answer]: ...
-    @overload
-    def predict_all(
-        self, rows: OneOrSeveral, tasks: Sequence[str], *, batch_size: int = 32
-    ) -> dict[str, Answer] | dict[str, list[Answer]]: ...
-    @overload
-    def predict_all(
-        self, rows: Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
-    ) -> dict[str, list[Answer]]: ...
+    def _found(self, rows: Any, batch_size: int, unknown: Unknown) -> Prediction | list[Prediction]:
+        """Return the predictions of rows without a task, each with the bank of the task that the router finds for it."""
+        finder = task_finder(self._models)
+        given = Given(self._models.store, rows)
+        listed = given.unnamed(images=finder.reads_images)
+        if not listed:
+            return []
+        kept = kept_states(self._models, finder, len(listed))
+        routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
+        tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
+        found = self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
+        predictions = [route.beside(found.get(index)) for index, route in enumerate(routes)]
+        return predictions[0] if given.one else predictions
+
     @torch.no_grad()
     def predict_all(
-        self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
-    ) -> dict[str, Answer] | dict[str, list[Answer]]:
+        self, rows: Any, tasks: str | Iterable[str], *, batch_size: int = 32
+    ) -> dict[str, Prediction] | dict[str, list[Prediction]]:
         """Return the predictions of several tasks for the same rows, by task, in the order of the rows.
 
         The frozen layers below the banks are computed once for all tasks; if all banks are in upper layers, that is most of
@@ -130,21 +152,20 @@ class Predictor:
             By task: a single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task has not been learned, or a row is not of the type that the task expects; if ``rows`` is a
-                tuple of two texts, and some of the tasks, but not all, were learned on pairs of texts.
+            InputError: if a task has not been learned, or a row is not of the type that the task expects.
         """
         tasks = [tasks] if isinstance(tasks, str) else tasks_in(tasks)
         self._check_learned(tasks)
-        given = Given(self._models.store, rows, lambda: self._manifests(tasks), tasks)
-        found: dict[str, list[Answer]] = {task: [] for task in tasks}
+        given = Given(self._models.store, rows, tasks)
+        found: dict[str, list[Prediction]] = {task: [] for task in tasks}
         for alike in given.alike(tasks) if len(given) else ():
             found |= self._of_all(given.rows(alike[0]), alike, batch_size)
         return {task: found[task][0] for task in tasks} if given.one else {task: found[task] for task in tasks}
 
-    def _of_all(self, rows: Sequence[Row], tasks: Sequence[str], batch_size: int) -> dict[str, list[Answer]]:
+    def _of_all(self, rows: Sequence[Row], tasks: Sequence[str], batch_size: int) -> dict[str, list[Prediction]]:
         """Return the predictions of several tasks for the same rows."""
         store, models, numbers = self._models.store, self._models, range(len(rows))
-        found: dict[str, list[Answer]] = {}
+        found: dict[str, list[Prediction]] = {}
         asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
         manifests = {task: each.manifest for task, each in asked.items()}
         for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
@@ -158,7 +179,7 @@ class Predictor:
     @torch.no_grad()
     def resume(
         self, rows: Sequence[Row], tasks: Mapping[int, str], below: StatesBelow | None, *, batch_size: int = 32
-    ) -> dict[int, Answer]:
+    ) -> dict[int, Prediction]:
         """Return the predictions for some rows, by row index; the rows' lower layers may have been computed already.
 
         Each prediction is the same as from `predict`, up to rounding (1e-6 in fp32).
@@ -179,17 +200,14 @@ class Predictor:
         self._check_learned(list(numbers))
         return self._mixed(rows, numbers, batch_size, below) if numbers else {}
 
-    def _manifests(self, tasks: Sequence[str]) -> dict[str, Manifest]:
-        return {task: self._models.store.manifest(task) for task in tasks}
-
     def _all(
         self, asked: Sequence[Request], held: Sequence[CachedBank], batch_size: int, below: StatesBelow | None = None
-    ) -> list[list[Answer]]:
+    ) -> list[list[Prediction]]:
         """Return the predictions of tasks that encode the same rows identically, or of one task."""
         models, backbone = self._models, held[0].backbone
         backbone.model.train(False)
         encoded, numbers = asked[0].encoded(models), asked[0].numbers
-        found: list[dict[int, Answer]] = [{} for _ in asked]
+        found: list[dict[int, Prediction]] = [{} for _ in asked]
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
             positions, near = batch["index"].tolist(), list[bool]()
             with oom_reported(_names(asked), batch, f"batch_size (it is {batch_size})"), held[0].attending():
@@ -215,7 +233,7 @@ class Predictor:
 
     def _alone(
         self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int, below: StatesBelow | None = None
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Return the predictions of one task for its rows."""
         store, models = self._models.store, self._models
         # Rows are checked first, because loading a bank takes longer.
@@ -226,12 +244,12 @@ class Predictor:
 
     def _mixed(
         self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int, below: StatesBelow | None = None
-    ) -> dict[int, Answer]:
+    ) -> dict[int, Prediction]:
         """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
         asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
         manifests = {task: each.manifest for task, each in asked.items()}
-        found: dict[int, Answer] = {}
+        found: dict[int, Prediction] = {}
         for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
             if len(group) == 1:
                 own = numbers[group[0]]
@@ -240,7 +258,9 @@ class Predictor:
                 found |= self._group([asked[task] for task in group], batch_size, below)
         return found
 
-    def _group(self, asked: Sequence[Request], batch_size: int, below: StatesBelow | None = None) -> dict[int, Answer]:
+    def _group(
+        self, asked: Sequence[Request], batch_size: int, below: StatesBelow | None = None
+    ) -> dict[int, Prediction]:
         """Return the predictions of tasks that share batches."""
         models = self._models
         parts = encode_all(asked, models)
@@ -253,7 +273,7 @@ class Predictor:
         mixed = joined(parts)
         task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
-        found: dict[int, Answer] = {}
+        found: dict[int, Prediction] = {}
         for rows, whose in batches(mixed.lengths, task_N, kind_of_T, batch_size):
             batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             own, counts = [asked[task] for task, _ in whose], [count for _, count in whose]
@@ -267,7 +287,7 @@ class Predictor:
                     counts=counts,
                     states_layer=None if below is None else below.layer,
                 )
-            answers: list[Answer] = []
+            answers: list[Prediction] = []
             for (task, _), each, outputs in zip(
                 whose, np.split(positions_N, np.cumsum(counts)[:-1]), outputs_of_tasks, strict=True
             ):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.words import Answer, answers, choices, tags
+from continual_petl.heads.words import ROUNDING, Prediction, choices, tags
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import Row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
@@ -120,8 +120,11 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
     for place, (number, row) in enumerate(zip(numbers, own, strict=True)):
         wanted = kind_of(manifest).wanted_row(row, pair=manifest.pair)
         if wanted is not None:
+            more = "; a tuple is always one row: give several rows in a list" * (
+                isinstance(row, tuple) and len(rows) == 1
+            )
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
+                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}{more}"
             )
         if not _is_filled(row, manifest):
             raise InputError(
@@ -164,7 +167,7 @@ def in_words(
     encoded: TokenisedRows,
     positions: Sequence[int],
     near_ties: Sequence[bool] = (),
-) -> list[Answer]:
+) -> list[Prediction]:
     """Convert a bank's outputs for some rows to predictions.
 
     Args:
@@ -175,22 +178,31 @@ def in_words(
         positions: indices of the predicted rows among them.
         near_ties: for generated texts, whether each was nearly another one; empty if that is not known.
     """
+    precision = manifest.environment.precision
     if isinstance(outputs, list):
         assert models.tokenizer is not None
         assert manifest.generation is not None
         texts = decode(models.tokenizer, outputs, manifest.generation.stop)
         near = near_ties or [False] * len(texts)
-        return [Answer(value=t, probabilities=None, near_tie=tie) for t, tie in zip(texts, near, strict=True)]
-    precision = manifest.environment.precision
-    if encoded.first_piece is not None:
+        found = [Prediction(value=text, near_tie=tie) for text, tie in zip(texts, near, strict=True)]
+    elif encoded.first_piece is not None:
         assert manifest.labels is not None
         kept = [row[encoded.places_of_words(position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
-        return tags(manifest.labels, kept, precision=precision)
-    if encoded.option_texts is not None:
+        found = tags(manifest.labels, kept, precision=precision)
+    elif encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]
-        return choices(texts_of_rows, outputs.cpu(), precision=precision)
-    own = encoded.texts.take(positions) if encoded.texts is not None and kind_of(manifest).extracts else None
-    return answers(manifest.kind, manifest.labels, outputs.cpu(), manifest.targets, precision=precision, texts=own)
+        found = choices(texts_of_rows, outputs.cpu(), precision=precision)
+    else:
+        kind = kind_of(manifest)
+        own = {"texts": encoded.texts.take(positions)} if encoded.texts is not None and kind.extracts else {}
+        found = kind.in_words(
+            manifest.labels,
+            outputs.cpu().detach().float(),
+            targets=manifest.targets,
+            rounding=ROUNDING[precision],
+            **own,
+        )
+    return [replace(each, task=manifest.task) for each in found]
 
 
 def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:

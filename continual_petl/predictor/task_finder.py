@@ -1,4 +1,4 @@
-"""Find the task of each row that is given without a task name, with a router over the tasks of a run.
+"""Find the task of each row that is given without a task name, with a router over the tasks of a run, and similar tasks.
 
 Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
@@ -6,7 +6,7 @@ Shape suffixes: N rows, T tasks, F features that the router reads per row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -15,12 +15,15 @@ import numpy as np
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import turn_of
 from continual_petl.banks.config.layers import select_layers
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
+from continual_petl.heads.words import Prediction
 from continual_petl.kind import kind_of
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.given import Given
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
 from continual_petl.router.row_states import StatesBelow, row_states
+from continual_petl.router.similarity import distances
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.manifest import Manifest
@@ -49,6 +52,16 @@ class Route:
     probabilities: Mapping[str, float]
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
 
+    def beside(self, prediction: Prediction | None) -> Prediction:
+        """Return the prediction of this row with the probabilities of the tasks; None stands for a row of an unknown task."""
+        others = {task: share for task, share in self.probabilities.items() if prediction is None or task != self.task}
+        return replace(
+            prediction or Prediction(),
+            task_probability=self.probabilities[self.task],
+            runners_up=others,
+            task_near_tie=self.near_tie,
+        )
+
 
 Encoding = tuple[object, ...]
 """Equal for tasks that encode a row in the same way and use the backbone in the same precision, with the same attention
@@ -74,6 +87,11 @@ class TaskFinder:
     def manifests(self) -> dict[str, Manifest]:
         """One manifest per encoding, by task."""
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether a task on images is among those that may be found."""
+        return any(kind_of(manifest).reads_images for manifest, _ in self.groups.values())
 
     def lowest_layer(self, models: ModelCache) -> int:
         """Return the number of the lowest layer that any bank may change; below it, all banks compute the same states."""
@@ -213,3 +231,34 @@ def _encoding(manifest: Manifest) -> Encoding:
     chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
     pair, made = manifest.pair or manifest.options_from == "row", manifest.environment
     return kind, pair, manifest.max_length, manifest.max_target_length, made.precision, made.attention, chat
+
+
+def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:
+    """Return the distance of each learned task from the target, nearest first; see `continual_petl.router.similarity`.
+
+    Args:
+        models: the run's backbone and banks.
+        target: a learned task, which is left out of the result, or rows of one type.
+
+    Raises:
+        InputError: if no task has routing statistics, the target is a task without them, or no task takes rows of this type.
+    """
+    finder = task_finder(models)
+    if isinstance(target, str):
+        sums = read_sums(models.store, target)
+        if sums is None:
+            raise InputError(
+                f"task {target!r} was learned with routing: off and stored no routing statistics: give a file with some "
+                "of its rows"
+            )
+        found = distances(finder.totals, sums.counts_C, sums.means_CF)
+        return {task: distance for task, distance in found.items() if task != target}
+    rows = Given(models.store, target).unnamed(images=finder.reads_images)
+    group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in rows)), None)
+    if not rows or group is None:
+        raise InputError(
+            f"rows: got {counted(len(rows), 'row')}; give at least one, and only rows of a type that one of the learned "
+            "tasks takes (texts, pairs of texts, lists of words, or images)"
+        )
+    states_NF = np.stack(list(finder.states(models, rows)[group].values()))
+    return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))

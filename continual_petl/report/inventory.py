@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from continual_petl.report.growth import growth
 from continual_petl.store.store import Store
 
 
@@ -26,4 +27,29 @@ def entry_of(store: Store, task: str) -> dict[str, Any]:
         **({"errors": dict(link.errors)} if link.errors else {}),
         "parameters": sum(link.parameters.values()),
         "bytes": store.num_bytes(task),
+    }
+
+
+def run_to_json(store: Store, name: str) -> dict[str, Any]:
+    """Return everything about a run as JSON values.
+
+    Args:
+        store: a snapshot of the run.
+        name: the name of its stream.
+    """
+    from continual_petl.report.results import read_results  # imports torch
+
+    head, pin = store.head(), store.pin()
+    manifests = {task: store.manifest(task) for task in store.tasks}
+    return {
+        "stream": name,
+        "backbone": None if pin is None else pin.model_dump(mode="json", exclude={"tensors", "config"}),
+        "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
+        "scores": {
+            task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}
+            for task, m in manifests.items()
+        },
+        "results": read_results(store).to_json(),
+        "growth": [row.to_json() for row in growth(store)],
+        "chain": None if head is None else {"entries": head.index + 1, "seal": head.seal},
     }

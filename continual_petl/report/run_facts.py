@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
+from continual_petl.report.wrong_predictions import WrongPredictions
 from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Answered, Curve, History
@@ -172,7 +172,7 @@ class RunFacts:
     """Tasks whose fit has begun but not ended, with the position of the newest checkpoint if known."""
     so_far: Mapping[str, tuple[str, Curve]] = field(default_factory=dict)
     """Metric and learning curve of the half-learned tasks that are in the stream and have a curve."""
-    misread: tuple[MisreadRows, ...] | None = None
+    wrong: tuple[WrongPredictions, ...] | None = None
     """Rows that banks get wrong, for some tasks; None unless requested, because they contain text from the data."""
     guarded: dict[str, int]
     """Number of earlier certificates that were checked during the run, by depth of the check."""

@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 import httpx2
 
 from continual_petl.errors import InputError
-from continual_petl.predictor.record_rows import UNNAMED
-from continual_petl.predictor.records import Record
+from continual_petl.predictor.records import UNNAMED, Record
 from continual_petl.streams.schema.containers import plain, record_of, rows_in
 
 
@@ -77,9 +76,10 @@ class Client:
         """Return the record of one row, or a list with one record per row.
 
         Args:
-            inputs: a text, or an object such as ``{"text": ..., "text_pair": ...}``, is one row; a list holds several. A pair
-                may be a list of two texts; an image is ``{"image": BASE64}``. Instead of a list, any container that
-                `streams.schema.containers.rows_in` reads; the rows of a table are objects with all of its columns.
+            inputs: a text, a tuple, or an object such as ``{"text": ..., "text_pair": ...}``, is one row; a list holds
+                several. In a list, a pair may be a list of two texts; an image is ``{"image": BASE64}``. Instead of a list,
+                any container that `streams.schema.containers.rows_in` reads; the rows of a table are objects with all of its
+                columns.
             task: the task of all rows, or one per row; None: the endpoint finds the task of each row.
             unknown: what happens to rows that resemble no task's rows; None: the endpoint's setting.
 
@@ -88,7 +88,7 @@ class Client:
             EndpointError: if the endpoint refuses the request.
             httpx2.TransportError: if the endpoint cannot be reached.
         """
-        one = isinstance(inputs, str | Mapping) or _is_record(inputs)
+        one = isinstance(inputs, str | tuple | Mapping) or _is_record(inputs)
         rows = _row(inputs) if one else [_row(row) for row in rows_in(inputs, "inputs")]
         body = {
             "inputs": rows,
@@ -98,7 +98,7 @@ class Client:
         found: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
         return found[0] if one else found
 
-    def stream(self, row: Any, task: str) -> Iterator[str]:
+    def generate(self, row: Any, task: str) -> Iterator[str]:
         """Yield the text that a task generates for one row, in pieces, as it is generated.
 
         Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
 from continual_petl.router.row_states import StatesBelow

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.predictor.records import ANSWER, Record
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.lane import Lane
@@ -152,5 +152,5 @@ class LocalEngine:
             texts: dict[int, Record] = {}
             await self._in_lane("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
             for index, route in routes.items():
-                answer = Answer(value=texts[index][ANSWER], probabilities=None)
-                found[index] = record(catalog, asked.rows[index], None, route, answer)
+                generated = Prediction(task=route.task, value=texts[index][ANSWER])
+                found[index] = record(catalog, asked.rows[index], route.beside(generated))

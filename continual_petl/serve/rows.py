@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict
 
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.kind import MAX_OPTIONS
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import standard_columns
+from continual_petl.predictor.generate import check_generates
+from continual_petl.predictor.records import Row, standard_columns
 from continual_petl.predictor.row_checks import check_request
-from continual_petl.predictor.streamed import check_streams
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
@@ -212,10 +211,10 @@ def _check_stream(tasks: Sequence[str | None], catalog: Catalog, settings: Serve
         got = "a row without a task" if len(tasks) == 1 else counted(len(tasks), "row")
         raise Problem(422, "no_stream", f"stream: got {got}; give one row and the name of its task")
     try:
-        check_streams(catalog.manifest(tasks[0]))
+        check_generates(catalog.manifest(tasks[0]))
     except InputError as error:
         status = 409 if catalog.taken().streams and settings.streams else 422
-        raise Problem(status, "no_stream", str(error)) from error
+        raise Problem(status, "no_stream", f"stream: {error}") from error
 
 
 def _is_valid(value: Any, tasks: Sequence[str | None], taken: Taken, most: int) -> bool:

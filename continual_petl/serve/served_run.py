@@ -14,13 +14,11 @@ from pathlib import Path
 
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.learner.streaming import Put
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.predictor.records import Record, record_of, route_of
-from continual_petl.predictor.routed import routed_answer
-from continual_petl.predictor.streamed import generation_of
+from continual_petl.predictor.records import Record, Row, record_of, route_of
 from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.found_tasks import FoundTasks, find_tasks
@@ -98,7 +96,7 @@ class ServedRun:
         try:
             self._look()
             if jobs[0].put is not None:
-                return [self._streamed(jobs[0], jobs[0].put)]
+                return [self._in_pieces(jobs[0], jobs[0].put)]
             return self._together(jobs)
         except (Problem, InputError, StoreError) as error:
             if len(jobs) > 1:
@@ -107,7 +105,7 @@ class ServedRun:
                 return self.answer(jobs)  # a bank was forgotten or replaced meanwhile
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
-    def _streamed(self, job: Asked, put: Put) -> Outcomes:
+    def _in_pieces(self, job: Asked, put: Put) -> Outcomes:
         """Pass on the text of one row in pieces; a lane runs such a job in a batch of its own."""
         (row,), (task,) = job.rows, job.tasks
         assert task is not None
@@ -119,8 +117,7 @@ class ServedRun:
             pieces.append(piece)
 
         near = generation_of(self._session.models, row, task)(passed_on)
-        answer = Answer(value="".join(pieces), probabilities=None, near_tie=near)
-        return [record(self._catalog, row, task, None, answer)]
+        return [record(self._catalog, row, Prediction(task=task, value="".join(pieces), near_tie=near))]
 
     def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
         """Return the problem of the first row that cannot be predicted, found by halving the rows."""
@@ -200,16 +197,16 @@ class ServedRun:
                     later.add(index)
                 else:
                     chosen[index] = name
-        answers = self._predict(rows, chosen, found)
+        predictions = self._predict(rows, chosen, found)
+        for index, route in routes.items():
+            predictions[index] = route.beside(predictions.get(index))
         outcomes = iter(
-            Later(routes[index])
-            if index in later
-            else record(self._catalog, row, tasks[index], routes.get(index), answers.get(index))
+            Later(routes[index]) if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]
 
-    def _predict(self, rows: Sequence[Row], chosen: Mapping[int, str], found: FoundTasks) -> dict[int, Answer]:
+    def _predict(self, rows: Sequence[Row], chosen: Mapping[int, str], found: FoundTasks) -> dict[int, Prediction]:
         """Predict rows; those whose task was found resume from the pass that found it, if the banks allow it."""
         if not chosen:
             return {}
@@ -225,19 +222,9 @@ class ServedRun:
         )
 
 
-def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:
-    """Return one row's record, in the format of ``predict --json``; images are left out.
-
-    Args:
-        catalog: the learned tasks.
-        row: the row.
-        task: its task, if one was named.
-        route: otherwise, the tasks that were found for it.
-        answer: the prediction; None if the row resembles no task's rows.
-    """
+def record(catalog: Catalog, row: Row, prediction: Prediction) -> Record:
+    """Return one row's record, in the format of ``predict --json``; images are left out."""
     given: Record | None = {} if isinstance(row, dict) else None
-    if route is None:
-        assert task is not None
-        return {"task": task} | record_of(row, answer, catalog.manifest(task), given)
-    manifest = catalog.manifest(route.task)
-    return route_of(routed_answer(route, answer)) | record_of(row, answer, manifest, given)
+    manifest = catalog.manifest(prediction.task or next(iter(prediction.runners_up)))
+    found = route_of(prediction) if prediction.task_probability is not None else {"task": prediction.task}
+    return found | record_of(row, prediction, manifest, given)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of, kinds
-from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import standard_columns
+from continual_petl.predictor.generate import check_generates
+from continual_petl.predictor.records import Row, standard_columns
 from continual_petl.predictor.row_checks import accepts
-from continual_petl.predictor.streamed import check_streams
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 
 Form = tuple[str, ...]
@@ -56,7 +55,7 @@ class Taken:
     def by(cls, manifest: Manifest) -> Taken:
         """Return what one task takes."""
         try:
-            check_streams(manifest)
+            check_generates(manifest)
             streams = True
         except InputError:
             streams = False

@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
 from continual_petl.engine.checks.preflight import preflight
-from continual_petl.engine.learn import learn
+from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from continual_petl import Run, TaskStream, learn
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.predictor.task_finder import States, task_finder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from experiments.benchmarks.machine import describe, write_measured
@@ -93,7 +93,7 @@ def changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:
     pairs = list(zip(alone * len(SIZES), again, strict=True))
     manifest = run.store.manifest(task)
     if manifest.targets is not None:
-        largest = max(abs(float(one.value) - float(other.value)) for one, other in pairs)
+        largest = max(abs(float(str(one.value)) - float(str(other.value))) for one, other in pairs)
         deviations = largest / manifest.targets.deviation
         return {"predictions": len(pairs), "largest change": largest, "largest change in deviations": deviations}
     changed = [(one, other) for one, other in pairs if one.value != other.value]
@@ -111,7 +111,7 @@ def changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:
     }
 
 
-def _gaps(one: Answer, other: Answer) -> tuple[float, float]:
+def _gaps(one: Prediction, other: Prediction) -> tuple[float, float]:
     """Return the difference of the two best log-probabilities of one answer, and that of the same labels in the other."""
     assert one.probabilities is not None
     assert other.probabilities is not None

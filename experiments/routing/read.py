@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.engine.run import Run
-from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import TaskFinder, task_finder
 from continual_petl.router.sums import TaskSums
 from continual_petl.store.certificate.manifest import Manifest
@@ -123,7 +123,7 @@ def predicted(
         if bank in own.answers:
             continue
         asked = np.arange(len(own.rows)) if which is None else np.flatnonzero(which[bank])
-        found = predictor.predict([own.rows[row] for row in asked], bank)
+        found = predictor.predict_each([own.rows[row] for row in asked], [bank] * len(asked))
         values: list[str | None] = [None] * len(own.rows)
         best_N = np.full(len(own.rows), np.nan)
         for row, answer in zip(asked.tolist(), found, strict=True):

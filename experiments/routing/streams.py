@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 
-from continual_petl.engine.learn import learn
+from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import StreamSpec

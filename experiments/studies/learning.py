@@ -13,7 +13,7 @@ import lightning as L
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from continual_petl.engine.learn import learn
+from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.errors import DivergedError
 from continual_petl.store.certificate.history import History

@@ -12,7 +12,7 @@ from typing import Any
 
 import lightning as L
 
-from continual_petl.engine.learn import learn
+from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest

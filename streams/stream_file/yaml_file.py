@@ -35,10 +35,11 @@ from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
 _Model = TypeVar("_Model", bound=UserSpec)
-_ONE_TASK = (
+ONE_TASK = (
     "this is the file of one task, and split makes several: write this entry into the file of a stream, whose new tasks "
     "`continual-petl run` adds to an existing run, or give the labels and all_labels of one of the tasks"
 )
+"""Why an entry that is divided into several tasks is refused where one is expected."""
 
 
 def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> StreamSpec:
@@ -123,7 +124,7 @@ def load_placed_task(
     tree, places, folder = _read(path, overrides, "task")
     expand_paths(tree, folder, places)
     if tree.get("split") is not None:
-        places.report(("split",), _ONE_TASK, tree)
+        places.report(("split",), ONE_TASK, tree)
     data = tree.get("data")
     if isinstance(data, dict) and data.get("local") is not None:
         places.report(
@@ -134,13 +135,14 @@ def load_placed_task(
     except StreamFileError:
         rest = usable_task(tree, places.wrong)
         if rest is not None:
-            tasks = tuple(_located(task, folder) for task in rest.spec.tasks)
+            tasks = tuple(located(task, folder) for task in rest.spec.tasks)
             rest = replace(rest, spec=rest.spec.model_copy(update={"tasks": tasks}))
         raise PartlyUsableError(places, rest) from None
-    return _located(task, folder), places
+    return located(task, folder), places
 
 
-def _located(task: TaskSpec, folder: str) -> TaskSpec:
+def located(task: TaskSpec, folder: str) -> TaskSpec:
+    """Return a task with absolute paths, for a folder that relative ones begin in."""
     files = {
         key: join_path(folder, path) for key in ("labels", "all_labels") if isinstance(path := getattr(task, key), str)
     }

@@ -117,13 +117,13 @@ def desk(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def pages(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the report with misread rows, the comparison of two runs, and the page of an ablation."""
+    """Return the report with wrong predictions, the comparison of two runs, and the page of an ablation."""
     folder, run, facts = tmp_path_factory.mktemp("pages"), Run(desk), read_facts(desk)
-    misread = tuple(run.misread(name) for name in run.store.tasks)
+    wrong = tuple(run.wrong_predictions(name) for name in run.store.tasks)
     write_ablations(folder / "ablation.html", [run.ablate("pairs-1"), run.ablate("multilabel")], desk)
     other = dataclasses.replace(facts, name="lora_rank_8_alpha_16_on_query_and_value")
     return {
-        "report": write_report(folder / "report", dataclasses.replace(facts, misread=misread)),
+        "report": write_report(folder / "report", dataclasses.replace(facts, wrong=wrong)),
         "comparison": write_comparison(folder / "comparison", [facts, other]),
         "ablation": folder / "ablation.html",
     }
@@ -174,7 +174,7 @@ def test_on_a_phone_wide_tables_are_lists_and_numbers_of_a_wide_matrix_are_liste
 ) -> None:
     page = opened.page
     shown = "(all) => all.filter((one) => one.checkVisibility()).map((one) => one.dataset.head + ': ' + one.innerText.trim())"
-    first = page.locator("#misread table").first
+    first = page.locator("#wrong-predictions table").first
     assert first.get_attribute("class") == "sortable listed"
     heads = first.locator("tbody tr").first.locator("th, td").evaluate_all(shown)
     assert [head.split(": ")[0] for head in heads] == ["row", "text", "correct", "predicted", "probability"]
@@ -189,7 +189,7 @@ def test_on_a_phone_wide_tables_are_lists_and_numbers_of_a_wide_matrix_are_liste
         assert frame.locator(".count").get_attribute("aria-expanded") == "true", "nine columns have no room for numbers"
         assert frame.locator(".numbers table").is_visible()
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.wait_for_function("() => !document.querySelector('#misread table').classList.contains('listed')")
+    page.wait_for_function("() => !document.querySelector('#wrong-predictions table').classList.contains('listed')")
 
 
 @pytest.mark.parametrize("name", ["report"])

@@ -14,7 +14,7 @@ from continual_petl import learn
 from continual_petl.cli.main import main
 from continual_petl.cli.rows_in import read_rows
 from continual_petl.engine.run import Run
-from continual_petl.predictor.task_columns import TaskColumns
+from continual_petl.predictor.records import TaskColumns
 from continual_petl.store.store import Store
 from tests.cli.formats import read, write
 from tests.streams_in_code import stream, task, task_of_kind, with_columns

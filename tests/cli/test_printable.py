@@ -17,7 +17,7 @@ from continual_petl.callbacks import Progress
 from continual_petl.cli.answers_out import line_of
 from continual_petl.cli.main import main
 from continual_petl.errors import printable
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report
@@ -141,7 +141,7 @@ def test_answers_of_other_kinds_are_escaped(
 ) -> None:
     manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
     shares = {EVIL: 0.75, "O": 0.25} if kind == "multilabel" else None
-    assert line_of(Answer(value=value, probabilities=shares), manifest) == line
+    assert line_of(Prediction(value=value, probabilities=shares), manifest) == line
 
 
 def test_errors_are_escaped(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

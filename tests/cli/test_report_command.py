@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli.report import _misread
+from continual_petl.cli.report import _wrong
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
-from continual_petl.report.misread import MisreadRows
+from continual_petl.report.wrong_predictions import WrongPredictions
 from tests.cli.bench import Bench
 from tests.store.tampering import change_tensors, edit_stream, nudge
 
@@ -73,17 +73,17 @@ def test_comparison_is_printed_as_json(bench: Bench, tmp_path: Path, capsys: Any
     assert [each["stream"] for each in json.loads(capsys.readouterr().out)] == ["files", "files"]
 
 
-def test_misread_rows_are_included_on_request(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_predictions_are_included_on_request(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page = bench.folder / "run/report/index.html"
     assert bench.main("report", RUN) == 0
-    assert 'id="misread"' not in page.read_text()
+    assert 'id="wrong-predictions"' not in page.read_text()
     assert bench.main("report", RUN, "--rows") == 0
-    assert 'id="misread"' in page.read_text()
+    assert 'id="wrong-predictions"' in page.read_text()
     capsys.readouterr()
     assert bench.main("report", RUN, "--rows", "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["misread"]
+    (found,) = json.loads(capsys.readouterr().out)["wrong_predictions"]
     assert (found["task"], found["num_rows"], found["why_none"]) == ("single", 4, None)
-    assert len(found["rows"]) == found["num_misread"]
+    assert len(found["rows"]) == found["num_wrong"]
 
     def gone(*args: Any) -> None:
         raise InputError("the file is <gone>")
@@ -96,14 +96,14 @@ def test_misread_rows_are_included_on_request(bench: Bench, capsys: Any, monkeyp
 def test_only_the_newest_of_many_tasks_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.cli.report.MAX_TASKS", 1)
     run = Asked()
-    assert [found.task for found in _misread(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
+    assert [found.task for found in _wrong(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
 
 
 class Asked:
     """Stands in for a run."""
 
-    def misread(self, task: str) -> MisreadRows:
-        return MisreadRows(task=task, split="test")
+    def wrong_predictions(self, task: str) -> WrongPredictions:
+        return WrongPredictions(task=task, split="test")
 
 
 def test_occupied_port_is_reported(bench: Bench, capsys: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import WatchedRun, WatchedTask
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.engine.scoring import result_row
 from tests.desk import bank_digests
 from tests.streams_in_code import classification_rows, stream, task

@@ -97,22 +97,28 @@ def test_rows_are_texts_or_messages_alone_or_mixed_with_other_tasks(learned: Pat
     run = Run(learned)
     alone = run.predict("w3 w50", task="talk")
     messages = [user("w3 w50")]
-    assert run.predict(messages, task="talk") == alone
+    assert run.predict({"messages": messages}, task="talk") == alone
+    for call in (lambda: run.predict(messages, task="talk"), lambda: run.predict_all(messages, ["talk"])):
+        with pytest.raises(
+            InputError, match="rows: got a list of 1 message, which is one conversation, but a list holds"
+        ):
+            call()
     assert run.predict([messages, "w3 w50"], task="talk") == [alone, alone]
-    assert run.predict([{"from": "human", "value": "w3 w50"}], task="talk") == alone
+    assert run.predict([[{"from": "human", "value": "w3 w50"}]], task="talk") == [alone]
+    assert "".join(run.generate(messages, "talk")) == "".join(run.generate("w3 w50", "talk")) == alone.value
     longer = [user("w1"), assistant("w1 w60"), *messages]
     texts = ["w3 w50", longer, "w3 w4", "w5 w6", messages]
     mixed = run.predict(texts, ["talk", "talk", "plain", "topics", "last"])
     for row, name, answer in zip(texts, ["talk", "talk", "plain", "topics", "last"], mixed, strict=True):
         assert run.predict([row], task=name)[0].value == answer.value
-    both = run.predict_all(messages, ["talk", "last"])
-    assert both == {"talk": alone, "last": run.predict(messages, task="last")}
+    both = run.predict_all([messages], ["talk", "last"])
+    assert both == {"talk": [alone], "last": run.predict([messages], task="last")}
 
 
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        ([user("w1"), assistant("w2")], "the last message has the role assistant; it must be user"),
+        ([[user("w1"), assistant("w2")]], "the last message has the role assistant; it must be user"),
         ([[assistant("w2"), user("w1")]], "message 1, the first after any system message, has the role assistant"),
         ([[]], "an empty list"),
         ([7], "7 is of type int, not a list of messages"),
@@ -130,7 +136,7 @@ def test_rows_that_are_not_conversations_are_refused(learned: Path, row: Any, wh
 
 def test_a_system_message_of_a_row_is_refused_where_the_task_has_one(learned: Path) -> None:
     with pytest.raises(InputError, match=r"chat\.system is set as well"):
-        Run(learned).predict([{"role": "system", "content": "w1"}, user("w2")], task="last")
+        Run(learned).predict([[{"role": "system", "content": "w1"}, user("w2")]], task="last")
 
 
 def test_rows_without_a_task_can_be_conversations(learned: Path) -> None:
@@ -279,7 +285,7 @@ def test_a_template_in_a_file_is_relative_to_the_stream_and_not_needed_later(bac
     assert chat is not None
     assert chat.template == PLAIN
     assert all(check.problems == () for check in run.verify(data=True))
-    assert run.predict("w3", task="talk") == run.predict([user("w3")], task="talk")
+    assert [run.predict("w3", task="talk")] == run.predict([[user("w3")]], task="talk")
 
 
 def test_the_dry_run_shows_a_row_and_counts_what_is_cut(backbone: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.scheduler import needed
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.report.facts import read_facts
 from continual_petl.report.page.details import _settings as settings_table
 from continual_petl.store.certificate.manifest import Manifest
@@ -95,7 +95,7 @@ def test_fused_bank_answers_differently_from_the_backbone_alone(folder: Path) ->
     assert held.num_bytes == sum(stored)
 
 
-def numbers(answer: Answer) -> list[float]:
+def numbers(answer: Prediction) -> list[float]:
     return [float(str(answer.value))] if answer.probabilities is None else list(answer.probabilities.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from continual_petl.callbacks import WatchedRun
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
 from continual_petl.heads.metric_names import ERROR_NAMES
-from continual_petl.heads.words import Answer, answers, choices
+from continual_petl.heads.words import Prediction, choices
 from continual_petl.learner.generate import decode
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
+from tests.heads.words import predictions
 from tests.kinds import GENERATIVE, METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
@@ -102,9 +104,11 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
         same = Predictor(session.models).predict(inputs_of(tasks, kind), kind, batch_size=size)
         if rows.option_texts is None:
             texts = rows.texts if kind == "question-answering" else None
-            assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets, texts=texts)
+            said_N = torch.stack(said)
+            expected = predictions(manifest.kind, manifest.labels, said_N, manifest.targets, texts=texts)
         else:
-            assert same == choices(rows.option_texts, torch.stack(said))
+            expected = choices(rows.option_texts, torch.stack(said))
+        assert same == [replace(each, task=kind) for each in expected]
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)
     assert scores == manifest.scores["test"]
 
@@ -140,7 +144,7 @@ def test_generated_text_is_learned_and_ends_correctly(
     training = {"epochs": 8, "learning_rate": 0.03, "label_smoothing": 0.05}
     backbone = {"name": str(backbone_folder(family))}
     run = learn(stream(backbone_folder(family), [one], bank="full", training=training, backbone=backbone), tmp_path)
-    assert run.predict(["w49 w50"], "one") == [Answer(value="w7 w8 w9", probabilities=None)]
+    assert run.predict(["w49 w50"], "one") == [Prediction(task="one", value="w7 w8 w9")]
     scores = run.store.manifest("one").scores["test"].scores
     assert (scores["rougeL"], scores["rouge2"]) == (1.0, 1.0)
 

@@ -25,7 +25,7 @@ import pytest
 
 from continual_petl import InputError, StoreError, learn
 from continual_petl.cli.main import main
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.report.facts import read_facts
 from continual_petl.report.write import write_report
 from continual_petl.store.files.sealed import SEAL

@@ -89,8 +89,8 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
         assert [*answer.probabilities] == options
         assert answer.value == max(answer.probabilities, key=answer.probabilities.__getitem__)
         assert sum(answer.probabilities.values()) == pytest.approx(1)
-    misread = run.misread("choice")
-    assert (misread.why_none, misread.num_misread) == (None, round(16 * (1 - accuracy)))
+    wrong = run.wrong_predictions("choice")
+    assert (wrong.why_none, wrong.num_wrong) == (None, round(16 * (1 - accuracy)))
 
 
 def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
@@ -107,7 +107,7 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     found: Any = run.predict(PAIRS[:1], unknown="nearest")
     assert found[0].task in ("choice", "validated")
     with pytest.raises(InputError, match="task 'choice' chooses among its options, and generates no text"):
-        run.stream(PAIRS[0], "choice")
+        run.generate(PAIRS[0], "choice")
     with pytest.raises(
         InputError, match=r"format: got 'merged' .* exports are not written for tasks of kind multiple-"
     ):

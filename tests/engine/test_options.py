@@ -12,7 +12,6 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.session import Session, changed_settings
-from continual_petl.heads.words import Answer
 from continual_petl.predictor.task_finder import task_finder
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
@@ -96,9 +95,9 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
             assert tuple(answer.probabilities) == OPTIONS
             assert sum(answer.probabilities.values()) == pytest.approx(1)
     for name in ("choice", "talk"):
-        misread, score = run.misread(name), run.store.manifest(name).score or 0
-        assert (misread.why_none, misread.num_misread) == (None, round(9 * (1 - score)))
-        assert {row.given[0] for row in misread.rows} <= {row["source"] for row in rows(9, 3)}
+        wrong, score = run.wrong_predictions(name), run.store.manifest(name).score or 0
+        assert (wrong.why_none, wrong.num_wrong) == (None, round(9 * (1 - score)))
+        assert {row.given[0] for row in wrong.rows} <= {row["source"] for row in rows(9, 3)}
 
 
 def test_rows_of_several_tasks_together(learned: Path) -> None:
@@ -109,14 +108,13 @@ def test_rows_of_several_tasks_together(learned: Path) -> None:
     both = run.predict_all("w30 w31", ["choice", "rows"])
     assert both == {name: run.predict("w30 w31", task=name) for name in ("choice", "rows")}
     with pytest.raises(InputError, match="task 'choice' chooses among its options, and generates no text"):
-        run.stream("w30", "choice")
+        run.generate("w30", "choice")
 
 
 def test_predict_prints_the_probability_of_each_option(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(learned), "--task", "choice", "--json", "w30 w31"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     answer = Run(learned).predict("w30 w31", task="choice")
-    assert isinstance(answer, Answer)
     assert (record["answer"], record["probabilities"]) == (answer.value, answer.probabilities)
 
 
@@ -127,7 +125,6 @@ def test_endpoint_answers_with_options_and_with_texts(learned: Path) -> None:
         found = client.post("/v1/predict", json=asked).json()
     for name, record in zip(names, found["predictions"], strict=True):
         answer = Run(learned).predict("w30 w31", task=name)
-        assert isinstance(answer, Answer)
         assert record["answer"] == answer.value
         assert ("probabilities" in record) == (name != "texts")
 

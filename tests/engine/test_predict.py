@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 
 from continual_petl import learn
 from continual_petl.engine.scoring.evaluate import outputs_of
-from continual_petl.heads.words import answers
 from continual_petl.predictor.predictor import Predictor
+from tests.heads.words import predictions
 from tests.streams_in_code import regression_task, stream, task
 
 Folder = Callable[..., Path]
@@ -44,7 +45,6 @@ def test_predictions_match_the_scores(
     outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
     # Equal bit for bit, since the batches are the same as in the evaluation.
     size = manifest.training.batch_size
-    assert Predictor(models).predict(rows, "one", batch_size=size) == answers(
-        manifest.kind, manifest.labels, torch.stack(outputs), manifest.targets
-    )
+    expected = predictions(manifest.kind, manifest.labels, torch.stack(outputs), manifest.targets)
+    assert Predictor(models).predict(rows, "one", batch_size=size) == [replace(each, task="one") for each in expected]
     assert run.predict([], "one") == []

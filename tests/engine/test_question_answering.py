@@ -95,13 +95,13 @@ def test_scores_and_answers_are_those_of_the_predictions(learned: Path) -> None:
         found = run.predict(pairs(number), task=name)
         rows = TASKS[number]["data"]["test"]
         right = [
-            normalised(a.value) in ([normalised(t) for t in r["answers"]["text"]] or [""])
+            normalised(str(a.value)) in ([normalised(t) for t in r["answers"]["text"]] or [""])
             for a, r in zip(found, rows, strict=True)
         ]
         assert run.store.manifest(name).scores["test"].scores["exact_match"] == pytest.approx(sum(right) / len(rows))
-        misread = run.misread(name)
-        assert (misread.why_none, misread.num_misread) == (None, right.count(False))
-        assert misread.columns == ("question", "context")
+        wrong = run.wrong_predictions(name)
+        assert (wrong.why_none, wrong.num_wrong) == (None, right.count(False))
+        assert wrong.columns == ("question", "context")
         for answer, row in zip(found, rows, strict=True):
             start, end = answer.details["start"], answer.details["end"]
             assert (start is None) == (answer.value == "")
@@ -129,7 +129,7 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     assert found[0].task in ("squad", "unsure")
     assert run.similar([one])
     with pytest.raises(InputError, match="task 'squad' is a question-answering task, which"):
-        run.stream(one, "squad")
+        run.generate(one, "squad")
 
 
 @pytest.mark.parametrize(

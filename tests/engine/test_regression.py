@@ -187,11 +187,11 @@ def test_errors_are_shown_beside_those_of_the_mean(
     assert "mean 160000000" in capsys.readouterr().out
 
 
-def test_misread_rows_show_all_digits_that_differ(learned: tuple[Run, list[dict[str, Any]]]) -> None:
+def test_wrong_predictions_show_all_digits_that_differ(learned: tuple[Run, list[dict[str, Any]]]) -> None:
     run, tasks = learned
     targets, found = column(tasks[2], "test"), values(run, tasks[2])
     order = np.argsort(-np.abs(found - np.array(targets)))[:3]
-    rows = run.misread("seconds", 3).rows
+    rows = run.wrong_predictions("seconds", 3).rows
     assert [float(row.correct) for row in rows] == pytest.approx([targets[n] for n in order], rel=0, abs=1e-3)
     assert [float(row.predicted) for row in rows] == pytest.approx([found[n] for n in order], rel=0, abs=1e-3)
 
@@ -348,7 +348,7 @@ def test_an_exported_checkpoint_predicts_in_the_units_of_the_targets(
     assert tokenizer is not None
     with torch.no_grad():
         found = [float(model(**tokenizer(text, return_tensors="pt")).logits) for text in texts]
-    expected = [answer.value for answer in run.predict(texts, task=name, batch_size=1)]
+    expected: list[Any] = [each.value for each in run.predict(texts, task=name, batch_size=1)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * unit)
 
 
@@ -379,8 +379,9 @@ def test_an_imported_regression_predicts_as_the_adapter_does(
     more: dict[str, Any] = {"data": str(rows)} if with_rows else {}
     run = import_adapter(tmp_path / "run", adapter, "foreign", kind="regression", **more)
     texts = column(spec, "test", "text")
-    ours = [answer.value for answer in run.predict(texts, task="foreign")]
-    np.testing.assert_allclose(ours, [a.value for a in original.predict(texts, task="near")], rtol=0, atol=1e-3)
+    ours: list[Any] = [each.value for each in run.predict(texts, task="foreign")]
+    theirs: list[Any] = [each.value for each in original.predict(texts, task="near")]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
     assert all(check.ok for check in run.verify(data=True))
     if with_rows:
         found = run.store.manifest("foreign").scores["test"].scores
@@ -394,7 +395,8 @@ def test_an_imported_regression_predicts_as_the_adapter_does(
     targets = after.store.manifest("child").targets
     assert targets is not None
     assert targets.deviation > 50
-    np.testing.assert_allclose([a.value for a in after.predict(texts, task="child")], ours, rtol=0, atol=1e-2)
+    again: list[Any] = [each.value for each in after.predict(texts, task="child")]
+    np.testing.assert_allclose(again, ours, rtol=0, atol=1e-2)
 
 
 def test_rows_of_an_old_bank_keep_their_digest_and_selection(

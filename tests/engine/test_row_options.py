@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.preparation.prepare import check_data
@@ -99,9 +99,9 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
             assert [*answer.probabilities] == options
             assert answer.value == max(answer.probabilities, key=answer.probabilities.__getitem__)
             assert sum(answer.probabilities.values()) == pytest.approx(1)
-        misread = run.misread(name)
-        assert (misread.why_none, misread.num_misread) == (None, 9 - right)
-        assert all(" | " in row.given[1] for row in misread.rows)
+        wrong = run.wrong_predictions(name)
+        assert (wrong.why_none, wrong.num_wrong) == (None, 9 - right)
+        assert all(" | " in row.given[1] for row in wrong.rows)
 
 
 def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
@@ -110,9 +110,9 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     names = ["choice", "topics", "texts", "talk"]
     for row, name, answer in zip(given, names, run.predict(given, names), strict=True):
         assert run.predict([row], task=name) == [answer]
-        assert isinstance(run.predict(row, task=name), Answer)
+        assert isinstance(run.predict(row, task=name), Prediction)
     with pytest.raises(InputError, match="task 'choice' chooses among its options, and generates no text"):
-        run.stream(pairs()[0], "choice")
+        run.generate(pairs()[0], "choice")
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,7 @@ def test_options_of_a_file_are_read_without_a_task_name(
         assert (record["source" if record["task"] == "choice" else "messages"], record["options"]) == (source, own)
         assert record["answer"] == answer.value
     named = run.predict([{"source": source, "options": own} for source, own in given], unknown="nearest")
-    assert isinstance(named, list)
-    assert [each.answer.value for each in named if each.answer is not None] == [answer.value for answer in wanted]
+    assert [each.value for each in named] == [answer.value for answer in wanted]
     output = ["--output", str(tmp_path / "answers.jsonl")]
     assert main(["predict", str(learned), "--unknown", "nearest", "--input", str(file), *output]) == 0
     written = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]

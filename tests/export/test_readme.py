@@ -125,7 +125,7 @@ def check(run: Run, name: str, folder: Path, rows: Sequence[Any]) -> None:
             wanted = torch.tensor(list(each.probabilities.values()))
             torch.testing.assert_close(torch.tensor(scores).softmax(-1), wanted, atol=1e-5, rtol=1e-5)
     elif plan.kind == "regression":
-        wanted = torch.tensor([[float(each.value)] for each in expected])
+        wanted = torch.tensor([[float(str(each.value))] for each in expected])
         torch.testing.assert_close(space["logits"], wanted, atol=1e-5, rtol=1e-5)
     else:
         logits = space["logits"]

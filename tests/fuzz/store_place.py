@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl import Run, learn
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from tests.fuzz.dictionary import ODD_TEXTS

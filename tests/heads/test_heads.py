@@ -13,7 +13,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 from continual_petl.heads.build import build_head
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import Head
-from continual_petl.heads.words import answers, tags
+from continual_petl.heads.words import tags
+from tests.heads.words import predictions
 from tests.kinds import GENERATIVE, METRICS
 
 NO_TARGET = torch.tensor([[5, 6, 7, 2], [8, 2, -100, -100]])
@@ -31,7 +32,7 @@ def test_classification_uses_cross_entropy_and_argmax(kind: Any) -> None:
     outputs, targets = head(torch.randn(5, 8)), torch.tensor([0, 1, 2, 1, 0])
     torch.testing.assert_close(head.loss(outputs, targets), F.cross_entropy(outputs, targets))
     assert torch.equal(head.predictions(outputs), outputs.argmax(-1))
-    answer = answers(kind, ("a", "b", "c"), outputs)[0]
+    answer = predictions(kind, ("a", "b", "c"), outputs)[0]
     assert answer.value == "abc"[int(outputs[0].argmax())]
     assert answer.probabilities is not None
     assert sum(answer.probabilities.values()) == pytest.approx(1)
@@ -50,7 +51,7 @@ def test_regression_uses_squared_error() -> None:
     head = _head("regression", 1)
     outputs, targets = head(torch.randn(4, 8)), torch.randn(4)
     torch.testing.assert_close(head.loss(outputs, targets), ((outputs[:, 0] - targets) ** 2).mean())
-    assert answers("regression", None, outputs)[1].value == float(outputs[1, 0].detach())
+    assert predictions("regression", None, outputs)[1].value == float(outputs[1, 0].detach())
 
 
 def test_multilabel_uses_a_sigmoid_per_label() -> None:
@@ -61,7 +62,7 @@ def test_multilabel_uses_a_sigmoid_per_label() -> None:
     each = -(targets * likely.log() * torch.tensor([1.0, 4.0, 1.0]) + (1 - targets) * (1 - likely).log())
     torch.testing.assert_close(head.loss(outputs, targets), each.mean())
     assert torch.equal(head.predictions(outputs), likely > 0.5)
-    found = answers("multilabel", ("a", "b", "c"), torch.tensor([[1.0, -1.0, 0.5], [-1.0, -2.0, -3.0]]))
+    found = predictions("multilabel", ("a", "b", "c"), torch.tensor([[1.0, -1.0, 0.5], [-1.0, -2.0, -3.0]]))
     assert [answer.value for answer in found] == [["a", "c"], []]
     shares = torch.sigmoid(torch.tensor([1.0, -1.0, 0.5])).tolist()
     assert found[0].probabilities == pytest.approx(dict(zip("abc", shares, strict=True)))
@@ -132,7 +133,7 @@ def test_generative_predictions_from_logits_are_refused(kind: Any) -> None:
 @pytest.mark.parametrize("kind", sorted(GENERATIVE | {"token-classification"}))
 def test_answers_from_outputs_without_one_row_per_input_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="no single row of outputs"):
-        answers(kind, None, torch.zeros(1, 2))
+        predictions(kind, None, torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("kind", METRICS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from continual_petl import InputError, Run, StoreError, SweepSpec, forget, learn, reevaluate
+from continual_petl import InputError, Run, StoreError, SweepSpec, TaskStream, forget, learn, reevaluate
 from continual_petl.hub import files as hub_files
 from continual_petl.hub.address import Address
 from continual_petl.sweep import sweep
@@ -189,6 +191,23 @@ def test_runs_on_the_hub_are_only_read(hub: LocalHub, backbone_folder: Folder, t
         with pytest.raises(InputError, match=says):
             sweep(stream(backbone_folder(), [task("one")]), SweepSpec(space={"training.epochs": [1]}), folder=address)
     assert not hub.asked
+
+
+def test_downloaded_run_is_not_changed(hub: LocalHub, pushed: Run, tmp_path: Path) -> None:
+    run = Run.open("hf://user/run")
+    changes: list[Callable[[], Any]] = [
+        lambda: run.learn({"name": "new"}),
+        lambda: run.forget("one"),
+        lambda: run.reevaluate(),
+        lambda: run.import_adapter(tmp_path, "new"),
+        lambda: Run.create(TaskStream(pushed.spec), "hf://user/run"),
+    ]
+    for change in changes:
+        with pytest.raises(
+            InputError, match=r"hf://user/run: a run on the Hub can only be read.*`hf download user/run"
+        ):
+            change()
+    assert run.store.tasks == pushed.store.tasks
 
 
 def test_revision_is_given_once() -> None:

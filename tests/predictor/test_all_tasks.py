@@ -83,4 +83,4 @@ def test_row_invalid_for_one_task_is_refused(run: Run) -> None:
 def test_tasks_may_be_a_string_or_an_iterator(run: Run) -> None:
     wanted = run.predict_all(TEXTS, ["low"])
     assert run.predict_all(TEXTS, "low") == wanted, "a string must name one task, not one per character"
-    assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted  # type: ignore[call-overload]
+    assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted

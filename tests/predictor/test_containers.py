@@ -88,7 +88,7 @@ def test_tables_are_read_by_the_names_of_their_columns(run: Any, name: str, rows
 
 @pytest.mark.parametrize(
     "listed",
-    [np.array, pd.Series, pd.Index, pa.array, iter, tuple, lambda rows: np.array(rows, dtype=object),
+    [np.array, pd.Series, pd.Index, pa.array, iter, lambda rows: np.array(rows, dtype=object),
      lambda rows: pd.Series(rows, index=["b", "c", "a"]), lambda rows: datasets.Dataset.from_dict({"x": rows})["x"]],
 )  # fmt: skip
 def test_texts_in_other_containers(run: Any, listed: Any) -> None:
@@ -150,6 +150,8 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
         ([["w1", "w2"]], "pairs", r"row 1 is \['w1', 'w2'\]; each row of this task is a pair of texts, as a tuple"),
         (np.array([["w1", "w2"]]), "pairs", r"each row of this task is a pair of texts, as a tuple"),
         (np.zeros(3), "one", r"row 1 is 0\.0; each row of this task is one text"),
+        (("w1", "w2"), "one", r"row 1 is \('w1', 'w2'\); .* one text; a tuple is always one row: give several"),
+        (("w1", "w2", "w3"), "pairs", "a pair of texts.*; a tuple is always one row: give several rows in a list"),
         (["w1", None], "one", "row 2 is None; each row of this task is one text"),
         (["w1", float("nan")], "one", "row 2 is nan; each row of this task is one text"),
         (b"w1", "one", "row 1 is b'w1'; each row of this task is one text"),
@@ -253,12 +255,11 @@ def test_lines_of_an_image_are_not_images(backbone_folder: Folder, tmp_path: Pat
     assert run.predict({"image": grey.tolist()}, name) == run.predict(grey, name)
     thin = colour[:, :3, 0]
     assert run.predict(thin, name) == run.predict([np.stack([thin] * 3, axis=-1)], name)[0]
-    several = [[grey.tolist()] * 2, (grey.tolist(), grey.tolist()), iter([grey.tolist()] * 2), np.stack([grey] * 2)]
+    several = [[grey.tolist()] * 2, iter([grey.tolist()] * 2), np.stack([grey] * 2)]
     for rows in several:
         assert run.predict(rows, name) == run.predict([grey, grey], name)
     lines: list[Callable[[], Any]] = [
         lambda: colour.tolist(),
-        lambda: tuple(colour.tolist()),
         lambda: list(colour),
         lambda: iter(colour),
         lambda: pd.Series(list(colour)),
@@ -296,10 +297,10 @@ def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) 
         run.predict(pd.Series(["w1", "w2"], index=["text", "b"]))
 
 
-def test_conversations_and_streamed_rows(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_generated_rows(backbone_folder: Folder, tmp_path: Path) -> None:
     run: Any = learn(stream_of_kinds(backbone_folder("gpt2"), ("causal-lm",)), tmp_path / "run")
     expected = run.predict(TEXTS, "causal-lm")
     assert run.predict(pd.DataFrame({"source": TEXTS}), "causal-lm") == expected
-    assert "".join(run.stream({"source": TEXTS[0]}, "causal-lm")) == expected[0].value
-    with pytest.raises(InputError, match="stream: got 3 rows in a list; give a single row"):
-        run.stream(pd.DataFrame({"source": TEXTS}), "causal-lm")
+    assert "".join(run.generate({"source": TEXTS[0]}, "causal-lm")) == expected[0].value
+    with pytest.raises(InputError, match="row: got a list of 3 rows; give a single row"):
+        run.generate(pd.DataFrame({"source": TEXTS}), "causal-lm")

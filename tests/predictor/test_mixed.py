@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from continual_petl import InputError, Run
 from continual_petl.errors import StoreError
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.model_cache import ModelCache
 from tests.predictor.committed import Made, committed
@@ -53,7 +53,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
     return committed(tmp_path_factory.mktemp("mixed") / "run", backbone_folder(), TASKS)
 
 
-def same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
     """Check that answers are equal, with numbers equal up to rounding."""
     assert len(found) == len(expected)
     for mine, own in zip(found, expected, strict=True):
@@ -67,7 +67,7 @@ def same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
             assert mine.probabilities is None
 
 
-def expected_of(run: Run) -> dict[tuple[str, int], Answer]:
+def expected_of(run: Run) -> dict[tuple[str, int], Prediction]:
     return {
         (name, number): answer for name, rows in ROWS.items() for number, answer in enumerate(run.predict(rows, name))
     }
@@ -82,7 +82,7 @@ def test_mixed_rows_are_answered_in_order_as_by_each_task_alone(run: Run) -> Non
 
 
 @pytest.fixture(scope="module")
-def answers(run: Run) -> dict[tuple[str, int], Answer]:
+def answers(run: Run) -> dict[tuple[str, int], Prediction]:
     """Return each task's predictions for its own rows, computed without other tasks."""
     return expected_of(run)
 
@@ -90,11 +90,11 @@ def answers(run: Run) -> dict[tuple[str, int], Answer]:
 @settings(derandomize=True, deadline=None, max_examples=8)
 @given(data=st.data(), size=st.sampled_from([1, 2, 3, 7, 64]))
 def test_any_mix_order_and_batch_size(
-    run: Run, answers: dict[tuple[str, int], Answer], data: st.DataObject, size: int
+    run: Run, answers: dict[tuple[str, int], Prediction], data: st.DataObject, size: int
 ) -> None:
     asked = data.draw(st.lists(st.sampled_from(sorted(answers)), max_size=12))
     rows, names = [ROWS[name][number] for name, number in asked], [name for name, _ in asked]
-    found = Predictor(run.session.models).predict(rows, names, batch_size=size)
+    found = Predictor(run.session.models).predict_each(rows, names, batch_size=size)
     same(found, [answers[each] for each in asked])
 
 
@@ -103,7 +103,7 @@ def test_same_task_for_each_row_is_bit_identical(run: Run) -> None:
     assert run.predict([], []) == []
 
 
-def test_small_bank_budget_does_not_change_answers(run: Run, answers: dict[tuple[str, int], Answer]) -> None:
+def test_small_bank_budget_does_not_change_answers(run: Run, answers: dict[tuple[str, int], Prediction]) -> None:
     again = Run(run.store.folder, resident_bytes=0)
     names = ["one", "number", "wide", "pairs"]
     same(again.predict([ROWS[name][0] for name in names], names), [answers[name, 0] for name in names])

@@ -8,9 +8,10 @@ from typing import Any, assert_type
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from continual_petl import InputError, Run, learn
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Prediction
 from continual_petl.predictor.predictor import Predictor
 from tests.engine.test_kinds import stream_of_kinds
 from tests.predictor.committed import Made, committed
@@ -38,16 +39,20 @@ def test_single_row_returns_an_answer_not_a_list(run: Run, row: Any, task: str) 
     assert run.predict_all(row, [task]) == {task: expected}
 
 
-def test_tuple_of_texts_is_two_rows_for_single_text_tasks(run: Run) -> None:
-    expected = run.predict(["w1 w2", "w3"], "one")
-    assert len(expected) == 2
-    assert run.predict(PAIR, "one") == expected
-    assert run.predict_all(PAIR, ["one"]) == {"one": expected}
-    assert run.predict(PAIR, ["one", "one"]) == expected
-    with pytest.raises(
-        InputError, match=r"is one row for task 'pairs', which was .* two rows for task 'one', .* give a list of rows"
-    ):
-        run.predict_all(PAIR, ["one", "pairs"])
+def test_tuple_is_always_one_row_and_a_list_always_several(run: Run) -> None:
+    assert run.predict(("w1", "w2", "w3"), "tags") == run.predict([["w1", "w2", "w3"]], "tags")[0]
+    assert len(run.predict(["w1", "w2"], "tags")) == 2
+    refused: list[Callable[[], Any]] = [
+        lambda: run.predict(PAIR, "one"),
+        lambda: run.predict_all(PAIR, ["pairs", "one"]),
+    ]
+    for call in refused:
+        with pytest.raises(
+            InputError, match=r"each row of this task is one text; a tuple is always one row: give several"
+        ):
+            call()
+    with pytest.raises(InputError, match="a single row was given together with a list of 2 tasks"):
+        run.predict(PAIR, ["one", "one"])
 
 
 def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
@@ -83,7 +88,7 @@ def test_empty_text_is_refused_as_in_training(run: Run, rows: Any, task: Any, nu
 def test_rows_may_be_any_iterable(run: Run) -> None:
     texts = ["w1 w2", "w3"]
     expected = run.predict(texts, "one")
-    assert run.predict(iter(texts), "one") == expected  # type: ignore[call-overload]
+    assert run.predict(iter(texts), "one") == expected
     assert run.predict(np.array(texts), "one") == expected
 
 
@@ -102,16 +107,19 @@ def test_one_image_is_a_path_an_array_or_an_image_of_pillow(backbone_folder: Fol
     assert run.predict(np.stack([pixels] * 3, -1), name) == expected, (
         "an array with three channels must count as one image"
     )
-    assert run.predict(np.stack([pixels, pixels]), name) == run.predict([pixels, pixels], name)
+    several: Any = np.stack([pixels, pixels])
+    assert run.predict(several, name) == run.predict([pixels, pixels], name)
 
 
-def typed(run: Run, image: Path, array: np.ndarray[Any, Any]) -> None:
+def typed(run: Run, image: Path, pixels: NDArray[np.uint8]) -> None:
     """Never called: a type checker has to infer these types."""
-    assert_type(run.predict("text", "one"), Answer)
-    assert_type(run.predict(image, "one"), Answer)
-    assert_type(run.predict(["text"], "one"), list[Answer])
-    assert_type(run.predict([("a", "b")], ["one"]), list[Answer])
-    assert_type(run.predict(("a", "b"), "one"), Answer | list[Answer])
-    assert_type(run.predict(array, "one"), Answer | list[Answer])
-    assert_type(run.predict_all("text", ["one"]), dict[str, Answer])
-    assert_type(run.predict_all(["text"], ["one"]), dict[str, list[Answer]])
+    assert_type(run.predict("text", "one"), Prediction)
+    assert_type(run.predict(image, "one"), Prediction)
+    assert_type(run.predict(["text"], "one"), list[Prediction])
+    assert_type(run.predict([("a", "b")], ["one"]), list[Prediction])
+    assert_type(run.predict(("a", "b"), "one"), Prediction)
+    assert_type(run.predict({"text": "a"}), Prediction)
+    assert_type(run.predict(pixels, "one"), Prediction)
+    assert_type(run.predict(iter(["a"])), list[Prediction])
+    assert_type(run.predict_all("text", ["one"]), dict[str, Prediction])
+    assert_type(run.predict_all(["text"], ["one"]), dict[str, list[Prediction]])

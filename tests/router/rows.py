@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from continual_petl.heads.words import Prediction
 from continual_petl.streams.stream import TaskStream
 from tests.streams_in_code import stream
 from tests.tiny import WORDS
@@ -37,3 +39,8 @@ def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> d
 def routed_stream(backbone: Path, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
     """Return a stream with full routing, so that the router can find the task of a row."""
     return stream(backbone, list(tasks), **{"routing": "full", **more})
+
+
+def as_named(found: Prediction) -> Prediction:
+    """Return the prediction that a row whose task was found should get if that task is named."""
+    return replace(found, task_probability=None, runners_up={}, task_near_tie=False)

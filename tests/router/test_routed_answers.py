@@ -13,11 +13,10 @@ import pytest
 
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.cli.main import main
-from continual_petl.predictor.routed import RoutedAnswer
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.settings import alone
-from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.router.rows import as_named, labelled_task, routed_stream, rows_of
 from tests.streams_in_code import regression_task, stream
 from tests.tiny import WORDS
 
@@ -43,20 +42,21 @@ def _texts(name: str) -> list[Any]:
 def test_each_row_is_answered_by_its_own_task(run: Run, name: str) -> None:
     texts = _texts(name)
     found = run.predict(texts, unknown="nearest")
-    assert isinstance(found, list)
     assert [answer.task for answer in found] == [name] * len(texts)
-    assert [answer.answer for answer in found] == run.predict(texts, name)
-    assert all(0.5 < answer.task_probability <= 1 for answer in found)
+    named = run.predict(texts, name)
+    assert [as_named(each) for each in found] == named
+    assert all(0.5 < (each.task_probability or 0) <= 1 for each in found)
+    assert {(each.task, each.task_probability, len(each.runners_up), each.task_near_tie) for each in named} == {
+        (name, None, 0, False)
+    }
 
 
 def test_rows_route_alike_alone_and_in_shuffled_batches(run: Run) -> None:
     texts = [*_texts("low"), *_texts("high"), *_texts("pairs")]
     random.Random(1).shuffle(texts)
     together = run.predict(texts, batch_size=64)
-    assert isinstance(together, list)
     for text, answer in zip(texts, together, strict=True):
         alone = run.predict(text)
-        assert isinstance(alone, RoutedAnswer)
         assert alone.task == answer.task
         assert alone.task_probability == pytest.approx(answer.task_probability, abs=1e-6)
         assert list(alone.runners_up) == list(answer.runners_up)
@@ -64,12 +64,10 @@ def test_rows_route_alike_alone_and_in_shuffled_batches(run: Run) -> None:
 
 def test_a_row_unlike_all_tasks_is_unknown_and_not_guessed(run: Run) -> None:
     answer = run.predict(STRANGE)
-    assert isinstance(answer, RoutedAnswer)
-    assert (answer.task, answer.answer) == (None, None)
+    assert (answer.task, answer.value, answer.probabilities, answer.near_tie) == (None, None, None, False)
     assert set(answer.runners_up) <= {"low", "high"}
     assert answer.task_probability == next(iter(answer.runners_up.values()))
     nearest = run.predict(STRANGE, unknown="nearest")
-    assert isinstance(nearest, RoutedAnswer)
     assert nearest.task in ("low", "high")
 
 
@@ -82,7 +80,7 @@ def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder:
 
 def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
     with pytest.raises(InputError, match="unknown: got 'nearest', but a task was named"):
-        run.predict("w1", task="low", unknown="nearest")  # type: ignore[call-overload]
+        run.predict("w1", task="low", unknown="nearest")
     with pytest.raises(InputError, match="unknown: got 'maybe'; allowed: 'reject' and 'nearest'"):
         run.predict("w1", unknown="maybe")  # type: ignore[call-overload]
     assert run.predict([]) == []
@@ -115,7 +113,6 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
     stored = {path.parent.name for path in run.store.folder.glob("banks/*/router.safetensors")}
     assert stored == {"high"}
     found = run.predict(_texts("low"), unknown="nearest")
-    assert isinstance(found, list)
     assert {answer.task for answer in found} == {"high"}
 
 
@@ -182,10 +179,10 @@ def test_task_committed_after_the_first_prediction_is_found(
     monkeypatch.setattr(Store, "router_sums", counted)
     text = _texts("high")[0]
     for _ in range(2):
-        assert run.predict([text], unknown="nearest")[0].task == "low"  # type: ignore[index]
+        assert run.predict([text], unknown="nearest")[0].task == "low"
     assert reads == ["low", "low"], "the statistics must not be read again to tell whether a row is unknown"
     learn(_stream(backbone_folder(), ("low", "high")), tmp_path / "run")
-    assert run.predict([text], unknown="nearest")[0].task == "high"  # type: ignore[index]
+    assert run.predict([text], unknown="nearest")[0].task == "high"
 
 
 def test_trials_of_a_sweep_store_no_routing_statistics(backbone_folder: Folder) -> None:

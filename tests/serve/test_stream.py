@@ -150,7 +150,7 @@ def test_error_after_the_first_piece_is_an_event(
         decoding.put("a piece")
         raise RuntimeError("out of memory: 9 GiB")
 
-    monkeypatch.setattr("continual_petl.predictor.streamed.respond", fails)
+    monkeypatch.setattr("continual_petl.predictor.generate.respond", fails)
     text = opened(texts).post("/v1/predict", json=_body()).text
     assert text.startswith('data: {"text": "a piece"}\n\nevent: error\ndata: {"error": {"code": "memory"')
 
@@ -158,12 +158,12 @@ def test_error_after_the_first_piece_is_an_event(
 def test_client_streams_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = str(Run(texts).predict(ROW, "texts").value)
     with _served(texts) as address, Client(address) as client:
-        assert "".join(client.stream(ROW, "texts")) == wanted
+        assert "".join(client.generate(ROW, "texts")) == wanted
         for inputs in (ROW, [ROW]):
             with pytest.raises(EndpointError, match="task 'none' has not been learned"):
-                list(client.stream(inputs, "none"))
+                list(client.generate(inputs, "none"))
         tokens = _slowly(monkeypatch, 0.2)
-        pieces = client.stream(ROW, "texts")
+        pieces = client.generate(ROW, "texts")
         assert wanted.startswith(next(pieces))
         assert len(tokens) < 8, "the first piece must come before the last token"
         pieces.close()  # type: ignore[attr-defined]
@@ -176,7 +176,7 @@ def test_stop_sends_the_whole_text(texts: Path, monkeypatch: pytest.MonkeyPatch)
     _slowly(monkeypatch, 0.05)
     with _served(texts) as address:
         client = Client(address)
-        pieces = client.stream(ROW, "texts")
+        pieces = client.generate(ROW, "texts")
         found = next(pieces)
     # Leaving the block has stopped the server.
     assert found + "".join(pieces) == wanted
@@ -193,8 +193,8 @@ def test_client_reports_a_text_that_breaks_off(texts: Path) -> None:
         )
 
     with pytest.raises(EndpointError, match="the connection was closed before the text ended"):
-        list(client('data: {"text": "a"}\n\n').stream("w1", "texts"))
+        list(client('data: {"text": "a"}\n\n').generate("w1", "texts"))
     body = '{"error": {"code": "timed_out", "message": "no prediction within 1 s"}}'
     with pytest.raises(EndpointError, match="no prediction within 1 s") as caught:
-        list(client(f"event: error\ndata: {body}\n\n").stream("w1", "texts"))
+        list(client(f"event: error\ndata: {body}\n\n").generate("w1", "texts"))
     assert caught.value.code == "timed_out"

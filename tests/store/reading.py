@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl import Run, learn
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import InputError, StoreError
 from tests.store.tampering import QUICK, TASKS
 from tests.streams_in_code import stream, task

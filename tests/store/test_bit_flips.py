@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from tests.store.tampering import QUICK, TASKS

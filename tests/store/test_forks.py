@@ -10,7 +10,7 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
 from continual_petl.store.folder.results_file import read_results
 from continual_petl.store.store import Store

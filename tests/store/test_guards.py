@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from continual_petl import ForgettingError, Run, load_backbone
 from continual_petl.digests import file_digest
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.history import read_history
 from continual_petl.store.certificate.manifest import read_manifest

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from continual_petl import Run
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.inventory import listed
 from continual_petl.store.certificate.chain import Link, link_of

@@ -15,8 +15,8 @@ import pytest
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
+from continual_petl.engine.commands import forget
 from continual_petl.engine.dry_run import dry_run
-from continual_petl.engine.forget import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts

@@ -16,7 +16,7 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files import reading as reading_module
 from tests.store import reading

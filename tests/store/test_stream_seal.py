@@ -12,7 +12,7 @@ import pytest
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import WatchedRun
 from continual_petl.cli.main import main
-from continual_petl.engine.forget import forget
+from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts
 from continual_petl.store.store import Store

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
+from continual_petl.banks.config.spec import named_parents
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, Problems, check_meant, key_of
 from continual_petl.engine.checks.other_banks import check_copies, check_order, check_shared
 from continual_petl.engine.checks.replaced import check_replaced
@@ -33,12 +34,13 @@ from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
-def preflight(session: Session, replace: Collection[str] = ()) -> None:
+def preflight(session: Session, replace: Collection[str] = (), only: Collection[str] | None = None) -> None:
     """Check a run before its first step; nothing is written.
 
     Args:
         session: the stream and its run folder.
         replace: learned tasks that are to be learned again.
+        only: names of the tasks to learn; None means all.
 
     Raises:
         InputError: with all problems found.
@@ -46,8 +48,28 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     """
     check_session(session)
     check_replaced(session, replace)
+    tasks = asked_tasks(session, replace, only)
+    if only is not None:
+        for task in tasks:
+            _check_learned_before(session, task, only)
+    find_problems(session, tasks).raise_all()
+
+
+def asked_tasks(session: Session, replace: Collection[str], only: Collection[str] | None) -> list[TaskSpec]:
+    """Return the tasks to learn: those of the stream that are not learned, or learned again; see `preflight`."""
     learned = set(session.store.tasks).difference(replace)
-    find_problems(session, [task for task in session.spec.tasks if task.name not in learned]).raise_all()
+    return [task for task in session.spec.tasks if task.name not in learned and (only is None or task.name in only)]
+
+
+def _check_learned_before(session: Session, task: TaskSpec, only: Collection[str]) -> None:
+    """Refuse a task that needs the bank of a task of the stream that is neither learned nor among those to learn."""
+    bank, names = task.bank or session.spec.bank, {each.name for each in session.spec.tasks}
+    for name in (*named_parents(bank.start_from), *(bank.fuse or ())):
+        if name in names.difference(only) and not session.store.has(name):
+            raise InputError(
+                f"task {task.name!r} needs the bank of {name!r}, a task of the run's stream that is not learned yet: learn "
+                f"{name!r} first"
+            )
 
 
 def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:

@@ -18,8 +18,8 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
-from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder
 from continual_petl.router.task_sums import drawn_rows
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
@@ -49,8 +49,8 @@ class RoutedRows:
         self.named: list[Any] | None = None
         if kind_of(manifest).has_one_label:
             size = manifest.training.eval_batch_size or manifest.training.batch_size
-            found = Predictor(session.models).predict(rows, [manifest.task] * len(rows), batch_size=size)
-            self.named = [answer.value for answer in found]
+            found = Predictor(session.models).predict_each(rows, [manifest.task] * len(rows), batch_size=size)
+            self.named = [each.value for each in found]
 
 
 _kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDictionary()
@@ -130,8 +130,8 @@ def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Ro
     found, astray = list(named), [index for index, here in enumerate(own) if not here]
     if astray:
         inputs, tasks = [rows.rows[index] for index in astray], [routes[index].task for index in astray]
-        for index, answer in zip(astray, Predictor(session.models).predict(inputs, tasks), strict=True):
-            found[index] = answer.value
+        for index, each in zip(astray, Predictor(session.models).predict_each(inputs, tasks), strict=True):
+            found[index] = each.value
     return [value == label for value, label in zip(found, rows.labels, strict=True)]
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
 from continual_petl.errors import StoreError
+from continual_petl.heads.metric_code import code_problem
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.inspect import Inspection, failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
@@ -84,3 +87,14 @@ def verify_digests(
     if task is None:
         yield from survey.lost()
         yield from survey.with_seed(survey.pinned()[1], seed, differs=checker.other_seed)
+
+
+def with_metric(store: Store, check: TaskCheck) -> TaskCheck:
+    """Add a finding if the code of the task's own metric is missing or differs; predictions do not need this code."""
+    with suppress(StoreError):
+        if store.has(check.task) and (code := (manifest := store.manifest(check.task)).metric_code):
+            problem = code_problem(manifest.metric, code)
+            if problem is not None and not any(problem in known for known in check.problems):
+                finding = Finding(message=f"task {check.task!r}: {problem}", unchecked="score")
+                return replace(check, findings=(*check.findings, finding))
+    return check

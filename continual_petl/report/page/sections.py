@@ -11,10 +11,10 @@ from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.formatting import amount, mark_of, megabytes, number
-from continual_petl.report.misread import MisreadRows
 from continual_petl.report.page.parts import Section, Shown, Table, TableCell, shown
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
+from continual_petl.report.wrong_predictions import WrongPredictions
 
 TOGETHER = 50
 """Number of tasks of a long run whose details share a file."""
@@ -29,7 +29,7 @@ def sections(facts: RunFacts) -> list[Section]:
         return [verdict(facts), *half_learned(facts)]
     parts = [part(facts) for part in (cost, learning, times, tasks)]
     first = [verdict(facts), *half_learned(facts), scores(facts), forgotten(facts), *routed(facts)]
-    return [*first, *parts, *misread(facts), certificates(facts)]
+    return [*first, *parts, *wrong_predictions(facts), certificates(facts)]
 
 
 def half_learned(facts: RunFacts) -> list[Section]:
@@ -151,18 +151,18 @@ def tasks(facts: RunFacts) -> Section:
     return Section(id="tasks", title="Tasks", template="tasks.html.j2", more=more)
 
 
-def misread(facts: RunFacts) -> list[Section]:
+def wrong_predictions(facts: RunFacts) -> list[Section]:
     """Return the rows that banks get wrong; empty unless requested."""
-    if facts.misread is None:
+    if facts.wrong is None:
         return []
-    lines = [each.in_words for each in facts.misread]
-    if len(facts.misread) < len(facts.tasks):
-        lines.insert(0, f"These are rows of the newest {len(facts.misread):,} of the {len(facts.tasks):,} tasks.")
-    tables = [_misread_table(each) for each in facts.misread if each.rows]
-    return [Section(id="misread", title="Wrong predictions", lines=lines, tables=tables)]
+    lines = [each.in_words for each in facts.wrong]
+    if len(facts.wrong) < len(facts.tasks):
+        lines.insert(0, f"These are rows of the newest {len(facts.wrong):,} of the {len(facts.tasks):,} tasks.")
+    tables = [_wrong_table(each) for each in facts.wrong if each.rows]
+    return [Section(id="wrong-predictions", title="Wrong predictions", lines=lines, tables=tables)]
 
 
-def _misread_table(found: MisreadRows) -> Table:
+def _wrong_table(found: WrongPredictions) -> Table:
     shares = any(row.probability is not None for row in found.rows)
     rows = [
         [

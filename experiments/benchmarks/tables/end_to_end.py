@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
-from continual_petl.engine.learn import learn
+from continual_petl.engine.commands import learn
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream

@@ -1,4 +1,4 @@
-"""Rows that a bank gets wrong, as shown in a report: plain values, from `continual_petl.engine.scoring.misread`."""
+"""Rows that a bank gets wrong, as shown in a report: plain values, from `continual_petl.engine.scoring.wrong_predictions`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from continual_petl.errors import counted
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-MAX_MISREAD = 20
+MAX_SHOWN = 20
 """Default number of rows shown per task."""
 MAX_TASKS = 50
 """Maximum number of tasks whose rows a page shows: the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MisreadRow:
+class WrongRow:
     """One row with a wrong prediction. Long texts are truncated and end in an ellipsis."""
 
     row: int
@@ -33,16 +33,16 @@ class MisreadRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MisreadRows:
+class WrongPredictions:
     """The rows of a task's test split (or validation split) that its bank, in its committed state, gets wrong."""
 
     task: str
     split: str
     columns: tuple[str, ...] = ()
     """Names of the input columns."""
-    rows: tuple[MisreadRow, ...] = ()
+    rows: tuple[WrongRow, ...] = ()
     """The first rows that are predicted wrongly; for numbers, those with the largest errors."""
-    num_misread: int = 0
+    num_wrong: int = 0
     """Number of rows in the split that are predicted wrongly; for numbers, all that are not exact."""
     num_rows: int = 0
     """Number of rows in the split."""
@@ -60,26 +60,22 @@ class MisreadRows:
         if self.by_error and rows:
             largest = "the row with the largest error" if rows == 1 else f"the {rows:,} rows with the largest errors"
             return f"Task {self.task!r}: {largest}, of {all_rows}."
-        if not rows and not self.num_misread:
+        if not rows and not self.num_wrong:
             verb = "is" if self.num_rows == 1 else "are"
             return f"Task {self.task!r}: {'the only' if self.num_rows == 1 else 'all'} {all_rows} {verb} predicted correctly."
         first = (
-            ""
-            if rows == self.num_misread
-            else f"; the first {rows:,} are shown"
-            if rows > 1
-            else "; the first is shown"
+            "" if rows == self.num_wrong else f"; the first {rows:,} are shown" if rows > 1 else "; the first is shown"
         )
-        verb = "is" if self.num_misread == 1 else "are"
-        return f"Task {self.task!r}: {self.num_misread:,} of {all_rows} {verb} predicted wrongly{first}."
+        verb = "is" if self.num_wrong == 1 else "are"
+        return f"Task {self.task!r}: {self.num_wrong:,} of {all_rows} {verb} predicted wrongly{first}."
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each misread row: its number, the value in each input column, ``correct``, ``predicted`` and
-        ``probability`` (missing for several labels, numbers and tags).
+        """Return a table with a line for each of the rows: its number, the value in each input column, ``correct``,
+        ``predicted`` and ``probability`` (missing for several labels, numbers and tags).
 
         Example::
 
-            run.misread("agnews", limit=1000).to_pandas().groupby(["correct", "predicted"]).size()
+            run.wrong_predictions("agnews", limit=1000).to_pandas().groupby(["correct", "predicted"]).size()
         """
         import pandas as pd  # installed with datasets; takes a moment to import
 

@@ -1,4 +1,4 @@
-"""For every task kind, the misread rows are those that the certified scores count as wrong."""
+"""For every task kind, the wrong predictions are those that the certified scores count as wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from continual_petl import InputError, Run, learn
-from continual_petl.engine.scoring.misread import _errors, _shown
-from continual_petl.report.misread import MAX_MISREAD
+from continual_petl.engine.scoring.wrong_predictions import _errors, _shown
+from continual_petl.report.wrong_predictions import MAX_SHOWN
 from tests.streams_in_code import classification_rows, regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
@@ -31,7 +31,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
         task_of_kind("multilabel", **little),
         task_of_kind("token-classification", "words", **little),
     ]
-    return learn(stream(backbone_folder(), tasks), tmp_path_factory.mktemp("misread") / "run")
+    return learn(stream(backbone_folder(), tasks), tmp_path_factory.mktemp("wrong") / "run")
 
 
 def right(run: Run, name: str) -> dict[str, float]:
@@ -39,10 +39,10 @@ def right(run: Run, name: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["one", "pairs"])
-def test_number_of_misread_rows_matches_the_accuracy(run: Run, name: str) -> None:
-    found = run.misread(name)
-    assert (found.split, found.num_rows, len(found.rows)) == ("test", 16, found.num_misread)
-    assert 0 < found.num_misread == round(16 * (1 - right(run, name)["accuracy"]))
+def test_number_of_wrong_predictions_matches_the_accuracy(run: Run, name: str) -> None:
+    found = run.wrong_predictions(name)
+    assert (found.split, found.num_rows, len(found.rows)) == ("test", 16, found.num_wrong)
+    assert 0 < found.num_wrong == round(16 * (1 - right(run, name)["accuracy"]))
     rows = classification_rows(name, 72, pairs=name == "pairs")[-16:]
     assert found.columns == (("text", "text_pair") if name == "pairs" else ("text",))
     for row in found.rows:
@@ -58,7 +58,7 @@ def test_number_of_misread_rows_matches_the_accuracy(run: Run, name: str) -> Non
 
 
 def test_regression_rows_are_sorted_by_error(run: Run) -> None:
-    found = run.misread("numbers", limit=5)
+    found = run.wrong_predictions("numbers", limit=5)
     assert (found.by_error, found.num_rows, len(found.rows)) == (True, 16, 5)
     errors = [abs(float(row.correct) - float(row.predicted)) for row in found.rows]
     assert errors == sorted(errors, reverse=True)
@@ -66,16 +66,16 @@ def test_regression_rows_are_sorted_by_error(run: Run) -> None:
 
 
 def test_multilabel_answers_are_shown_as_lists(run: Run) -> None:
-    found = run.misread("multilabel")
-    assert 0 < found.num_misread <= found.num_rows == 12
+    found = run.wrong_predictions("multilabel")
+    assert 0 < found.num_wrong <= found.num_rows == 12
     assert all(row.correct != row.predicted and row.probability is None for row in found.rows)
     assert all(set(row.predicted.split(", ")) <= {"x", "y", "z", "(none)"} for row in found.rows)
 
 
 def test_words_with_wrong_tags_are_shown(run: Run) -> None:
-    found = run.misread("words")
+    found = run.wrong_predictions("words")
     assert found.columns == ("tokens",)
-    assert 0 < found.num_misread == len(found.rows)
+    assert 0 < found.num_wrong == len(found.rows)
     for row in found.rows:
         words = row.given[0].split(" ")
         for true, said in zip(row.correct.split(", "), row.predicted.split(", "), strict=True):
@@ -85,19 +85,19 @@ def test_words_with_wrong_tags_are_shown(run: Run) -> None:
 
 
 def test_number_of_rows_is_limited(run: Run) -> None:
-    assert len(run.misread("one", limit=1).rows) == 1
-    assert len(run.misread("words", limit=1).rows) == 1
-    assert run.misread("one", limit=1).num_misread == run.misread("one").num_misread
-    assert len(run.misread("one").rows) <= MAX_MISREAD
+    assert len(run.wrong_predictions("one", limit=1).rows) == 1
+    assert len(run.wrong_predictions("words", limit=1).rows) == 1
+    assert run.wrong_predictions("one", limit=1).num_wrong == run.wrong_predictions("one").num_wrong
+    assert len(run.wrong_predictions("one").rows) <= MAX_SHOWN
     with pytest.raises(InputError, match="learned tasks"):
-        run.misread("none")
+        run.wrong_predictions("none")
 
 
 @pytest.mark.slow
 def test_generated_texts_are_omitted_with_a_reason(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = backbone_folder("bart")
     made = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}})
-    found = learn(made, tmp_path / "run").misread("seq2seq")
+    found = learn(made, tmp_path / "run").wrong_predictions("seq2seq")
     assert found.rows == ()
     assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates text")
 
@@ -106,7 +106,7 @@ def test_long_texts_are_truncated_visibly(backbone_folder: Folder, tmp_path: Pat
     one = task("one", training={"epochs": 1, "learning_rate": 1e-4})
     for row in one["data"]["test"]:
         row["text"] += " w12" * 500
-    found = learn(stream(backbone_folder(), [one]), tmp_path / "run").misread("one")
+    found = learn(stream(backbone_folder(), [one]), tmp_path / "run").wrong_predictions("one")
     assert found.rows
     assert all(len(row.given[0]) == 400 and row.given[0].endswith("…") for row in found.rows)
 
@@ -119,7 +119,9 @@ def test_images_are_shown_by_their_paths(backbone_folder: Folder, tmp_path: Path
         Image.fromarray(np.array(row["image"], dtype=np.uint8)).save(file)
         row["image"] = str(file)
     folder = backbone_folder("vit")
-    found = learn(stream(folder, [made], **{"backbone": {"name": str(folder)}}), tmp_path / "run").misread("light")
+    found = learn(stream(folder, [made], **{"backbone": {"name": str(folder)}}), tmp_path / "run").wrong_predictions(
+        "light"
+    )
     assert found.columns == ("image",)
     assert found.rows
     assert all(row.given == (str(tmp_path / f"{row.row - 1}.png"),) for row in found.rows)
@@ -139,7 +141,7 @@ def test_rows_that_differ_from_the_certified_ones_are_reported(
     else:
         lines = (tmp_path / "data" / "test.jsonl").read_text().splitlines(keepends=True)
         (tmp_path / "data" / "test.jsonl").write_text("".join(lines[1:]))
-    found = Run(tmp_path / "run").misread("one")
+    found = Run(tmp_path / "run").wrong_predictions("one")
     assert found.rows == ()
     says = "are not those it was certified on" if change == "changed" else "test rows are not available"
     assert says in str(found.why_none)

@@ -1,4 +1,4 @@
-"""Streams the text that a task generates for one row, piece by piece, while it is generated."""
+"""The text that a task generates for one row, piece by piece, while it is generated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.given import Given
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import Request, check_request
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
@@ -21,20 +21,20 @@ from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.loaders import EvaluationLoader
 
 
-def check_streams(manifest: Manifest) -> None:
-    """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be streamed."""
+def check_generates(manifest: Manifest) -> None:
+    """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be shown in pieces."""
     if manifest.generation is None:
         what = (
             f"is a {manifest.kind} task, which" if manifest.options_from is None else "chooses among its options, and"
         )
         raise InputError(
-            f"stream: task {manifest.task!r} {what} generates no text; only predictions of "
-            f"{' and '.join(sorted(names_where('generates')))} tasks can be streamed: predict without streaming"
+            f"task {manifest.task!r} {what} generates no text; only texts of "
+            f"{' and '.join(sorted(names_where('generates')))} tasks can be shown while they are generated: use predict"
         )
     if manifest.generation.num_beams > 1:
         raise InputError(
-            f"stream: task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and only at the end is it "
-            "known which one becomes the text: predict without streaming, or learn the task with num_beams: 1"
+            f"task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and only at the end is it known "
+            "which one becomes the text: use predict, or learn the task with num_beams: 1"
         )
 
 
@@ -51,15 +51,15 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
         text was nearly another one; an exception raised by the argument ends the generation.
 
     Raises:
-        InputError: if the row cannot be used, or the task's texts cannot be streamed.
+        InputError: if the row cannot be used, or the task's texts cannot be shown in pieces.
     """
 
     def checked() -> tuple[Request, CachedBank]:
         manifest = models.store.manifest(task)
-        check_streams(manifest)
-        given = Given(models.store, row, lambda: {task: manifest}, [task])
+        check_generates(manifest)
+        given = Given(models.store, row, [task], single=True)
         if not given.one:
-            raise InputError(f"stream: got {counted(len(given), 'row')} in a list; give a single row without a list")
+            raise InputError(f"row: got a list of {counted(len(given), 'row')}; give a single row without a list")
         return check_request(given.rows(task), [0], manifest), models.held(task)
 
     asked, held = models.store.consistently(checked, task)
@@ -77,8 +77,8 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
     return generated
 
 
-def stream(models: ModelCache, row: Row, task: str) -> Iterator[str]:
-    """Return an iterator over the pieces of the text; see `continual_petl.engine.predictions.Predictions.stream`."""
+def generate(models: ModelCache, row: Row, task: str) -> Iterator[str]:
+    """Return an iterator over the pieces of the text; see `continual_petl.engine.run.Run.generate`."""
     return _pieces(generation_of(models, row, task))
 
 
@@ -102,7 +102,7 @@ def _pieces(generated: Callable[[Put], bool]) -> Iterator[str]:
         except BaseException as error:  # raised again where the pieces are read
             found.put(error)
 
-    thread = threading.Thread(target=work, name="stream", daemon=True)
+    thread = threading.Thread(target=work, name="generate", daemon=True)
     thread.start()
     try:
         while (piece := found.get()) is not None:

@@ -16,10 +16,11 @@ from torch import Tensor
 from continual_petl.engine.scoring.evaluate import certified_rows, clipped, labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Answer, answers, choices, number_in_words
+from continual_petl.heads.words import Prediction, number_in_words
 from continual_petl.kind import Kind, kind_of
 from continual_petl.learner.task_bank import head_of
-from continual_petl.report.misread import MisreadRow, MisreadRows
+from continual_petl.predictor.row_checks import in_words
+from continual_petl.report.wrong_predictions import WrongPredictions, WrongRow
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.checked import Checked
@@ -27,7 +28,7 @@ from continual_petl.streams.preparation.prepare import encode_split
 from continual_petl.streams.sources.conversations import is_message
 
 
-def misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
+def wrong_predictions(session: Session, task: str, limit: int) -> WrongPredictions:
     """Return the first rows that a task's bank gets wrong, or the reason why none can be returned.
 
     Args:
@@ -36,14 +37,14 @@ def misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         limit: maximum number of rows to return.
     """
     try:
-        return session.store.consistently(partial(_misread_rows, session, task, limit), task)
+        return session.store.consistently(partial(_wrong_predictions, session, task, limit), task)
     except (InputError, StoreError) as error:
-        return MisreadRows(task=task, split="test", why_none=_why(task, str(error)))
+        return WrongPredictions(task=task, split="test", why_none=_why(task, str(error)))
 
 
-def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
+def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredictions:
     manifest = session.store.manifest(task)
-    known = MisreadRows(task=task, split=manifest.counted_split)
+    known = WrongPredictions(task=task, split=manifest.counted_split)
     if manifest.generation is not None:
         return _without(known, "it generates text, which gets a score instead of being right or wrong")
     checked = certified_rows(session, task, session.rows)
@@ -63,22 +64,18 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         else:
             errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
-        if rows.option_texts is None:
-            texts = rows.texts.take(order[:limit]) if rows.texts is not None and kind.extracts else None
-            shown_NC = outputs_NC[order[:limit]]
-            predicted = answers(manifest.kind, manifest.labels, shown_NC, manifest.targets, texts=texts)
-        else:
-            predicted = choices([rows.option_texts[n] for n in order[:limit]], outputs_NC[order[:limit]])
-        places = {n: _row(checked, n, answer, manifest) for n, answer in zip(order, predicted, strict=False)}
+        shown = order[:limit]
+        predicted = in_words(outputs_NC[shown], manifest, models, rows, shown)
+        places = {n: _row(checked, n, each, manifest) for n, each in zip(shown, predicted, strict=True)}
         all_wrong = len(order)
     keys = kind_of(manifest).row_columns(pair=manifest.pair, options=manifest.options_from == "row")
     columns = checked.task.columns.read_by(manifest.kind)
-    return MisreadRows(
+    return WrongPredictions(
         task=task,
         split=manifest.counted_split,
         columns=tuple(str(columns.get(key, columns.get("messages"))) for key in keys),
         rows=tuple(places.values()),
-        num_misread=all_wrong,
+        num_wrong=all_wrong,
         num_rows=len(checked),
         by_error=kind_of(manifest).has_numbers,
     )
@@ -99,25 +96,26 @@ def _wrong_texts(kind: Kind, outputs_NC: Tensor, rows: TokenisedRows) -> Tensor:
     return torch.tensor([float(not kind.is_right(found, references)) for found, references in pairs])
 
 
-def _row(checked: Checked, number: int, answer: Answer, manifest: Manifest) -> MisreadRow:
-    probability = answer.details.get("probability")
-    if isinstance(answer.value, str) and answer.probabilities is not None:
-        probability = answer.probabilities[answer.value]
-    correct = float(checked.answers[number]) if isinstance(answer.value, float) else checked.names[number]
-    return MisreadRow(
+def _row(checked: Checked, number: int, prediction: Prediction, manifest: Manifest) -> WrongRow:
+    probability, value = prediction.details.get("probability"), prediction.value
+    assert value is not None
+    if isinstance(value, str) and prediction.probabilities is not None:
+        probability = prediction.probabilities[value]
+    correct = float(checked.answers[number]) if isinstance(value, float) else checked.names[number]
+    return WrongRow(
         row=number + 1,
         given=_given(checked, number),
         correct=clipped(_in_words(correct, manifest)),
-        predicted=clipped(_in_words(answer.value, manifest)),
+        predicted=clipped(_in_words(value, manifest)),
         probability=probability,
     )
 
 
 def _wrong_tags(
     checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
-) -> tuple[dict[int, MisreadRow], int]:
+) -> tuple[dict[int, WrongRow], int]:
     """Return the first rows with a wrong tag, and the total number of rows with one; truncated words have no tag."""
-    places: dict[int, MisreadRow] = {}
+    places: dict[int, WrongRow] = {}
     count = 0
     for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):
         wrong = (true != given_tags.cpu()).nonzero().flatten().tolist()
@@ -129,7 +127,7 @@ def _wrong_tags(
                 for tags in (true, given_tags)
             )
             given = _given(checked, number)
-            places[number] = MisreadRow(
+            places[number] = WrongRow(
                 row=number + 1, given=given, correct=correct, predicted=predicted, probability=None
             )
     return places, count
@@ -158,8 +156,8 @@ def _in_words(value: str | float | list[str], manifest: Manifest) -> str:
     return number_in_words(value, manifest.targets) if isinstance(value, float) else value or "(none)"
 
 
-def _without(known: MisreadRows, why: str) -> MisreadRows:
-    return MisreadRows(task=known.task, split=known.split, why_none=_why(known.task, why))
+def _without(known: WrongPredictions, why: str) -> WrongPredictions:
+    return WrongPredictions(task=known.task, split=known.split, why_none=_why(known.task, why))
 
 
 def _why(task: str, why: str) -> str:

@@ -1,4 +1,4 @@
-"""`run.stream` and `predict --stream` give the text of `predict` in pieces; other requests are refused."""
+"""`run.generate` and `predict --stream` give the text of `predict` in pieces; other requests are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = ["w10 w20", "w3 w1 w41 w7", "w11", "w30 w31"]
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run with two tasks that generate text and one that does not."""
-    folder = tmp_path_factory.mktemp("streamed") / "run"
+    folder = tmp_path_factory.mktemp("pieces") / "run"
     learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
     return Run(folder)
 
@@ -32,7 +32,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 def test_pieces_join_to_the_prediction(run: Run) -> None:
     most = 0
     for row in ROWS:
-        pieces = list(run.stream(row, "texts"))
+        pieces = list(run.generate(row, "texts"))
         assert "".join(pieces) == run.predict(row, "texts").value
         assert all(pieces)
         most = max(most, len(pieces))
@@ -42,14 +42,14 @@ def test_pieces_join_to_the_prediction(run: Run) -> None:
 def test_seq2seq(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task_of_kind("seq2seq", "texts", generation=SAMPLED)]
     run = learn(stream(backbone_folder("t5"), tasks, training=TRAINING, bank=small("lora")), tmp_path / "run")
-    assert ["".join(run.stream(row, "texts")) for row in ROWS] == [each.value for each in run.predict(ROWS, "texts")]
+    assert ["".join(run.generate(row, "texts")) for row in ROWS] == [each.value for each in run.predict(ROWS, "texts")]
 
 
-def test_closed_stream_stops_the_generation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run.stream("w10 w20", "texts")
+def test_closing_the_iterator_stops_the_generation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run.generate("w10 w20", "texts")
     next(first)
     first.close()  # type: ignore[attr-defined]
-    assert all(thread.name != "stream" for thread in threading.enumerate())
+    assert all(thread.name != "generate" for thread in threading.enumerate())
     assert run.predict("w10 w20", "texts").value  # no bank is left attached
 
 
@@ -57,9 +57,9 @@ def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, mo
     def fails(*given: Any, **more: Any) -> None:
         raise RuntimeError("out of memory: 9 GiB")
 
-    monkeypatch.setattr("continual_petl.predictor.streamed.respond", fails)
+    monkeypatch.setattr("continual_petl.predictor.generate.respond", fails)
     with pytest.raises(Exception, match="task 'texts': memory ran out in a batch of 1 row"):
-        next(run.stream("w10 w20", "texts"))
+        next(run.generate("w10 w20", "texts"))
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, mo
         ("labels", "w1", "task 'labels' is a classification task, which generates no text.*causal-lm and seq2seq"),
         ("beams", "w1", "task 'beams' generates with 2 beams, and only at the end is it known which one"),
         ("none", "w1", "'none' is not learned"),
-        ("texts", ["w1", "w2"], "got 2 rows in a list; give a single row"),
+        ("texts", ["w1", "w2"], "row: got a list of 2 rows; give a single row"),
         ("texts", " ", "row 1 is ' ', with an empty text"),
     ],
 )
-def test_what_cannot_be_streamed(run: Run, name: str, row: Any, fragment: str) -> None:
+def test_what_cannot_be_generated_in_pieces(run: Run, name: str, row: Any, fragment: str) -> None:
     with pytest.raises(InputError, match=fragment):  # raised by the call, not by the first piece
-        run.stream(row, name)
+        run.generate(row, name)
 
 
 def test_command_prints_the_prediction(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
