@@ -71,7 +71,8 @@ class WandbBoard:
         import wandb
 
         facts = self._reader.read()
-        shown = [figure for part in sections(facts) for figure in part.figures]
+        # W&B would keep the figure of a task that is half learned, and the curve is logged anyway.
+        shown = [figure for part in sections(facts) if part.id != "half" for figure in part.figures]
         values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(as_figure(each.figure)) for each in shown}
         for name, (columns, rows) in tables(facts).items():
             values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)

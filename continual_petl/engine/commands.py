@@ -137,8 +137,9 @@ def commit(learner: ContinualLearner, data: TaskDataModule, run_dir: str | Path,
     The bank is brought into its stored form (`Bank.fold`; also in memory, unless several processes trained it), scored on
     the task's validation and test rows, and written with its probe and certificate; then its row of R is measured, and
     earlier tasks are checked. The run can then do everything that other runs can, and `learn` can continue its stream. The
-    certificate says that a Trainer of your own trained the bank, and for how many steps. Of several processes, only one
-    commits: ``if trainer.is_global_zero: commit(...)``.
+    certificate says that a Trainer of your own trained the bank, and for how many steps; it is the bank as it is in memory,
+    the last one unless you have loaded another. Of several processes, only one commits: ``if trainer.is_global_zero:
+    commit(...)``.
 
     Args:
         learner: the learner, after ``Trainer.fit``; it can begin the next task afterwards.

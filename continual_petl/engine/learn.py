@@ -1,4 +1,7 @@
-"""Learn the tasks of a stream, one after the other, into one run folder."""
+"""`learn`: for every task of a stream, a fresh bank, a Trainer, a commit, and a check that nothing before it has changed.
+
+`_learn_all` is this loop; `task.learn_task` learns and commits one task, `task.finish_task` measures it and calls callbacks.
+"""
 
 from __future__ import annotations
 
@@ -142,6 +145,31 @@ def learn_tasks(
     return session
 
 
+def _learn_all(
+    session: Session,
+    watching: list[L.Callback],
+    request: StopRequest,
+    replace: Collection[str],
+    pool: Pool,
+    only: Collection[str] | None,
+) -> None:
+    """Learn the tasks that are not in the store, after finishing those that a killed process had committed."""
+    fresh = _Fresh(watching)
+    tasks = asked_tasks(session, replace, only)
+    finish_committed(session, watching, request, num_more=len(tasks))
+    if pool.is_elsewhere and tasks:
+        learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
+        return
+    with sharing(session, watching) as ranks:
+        for task in tasks:
+            # Checked before training, so that training is not wasted: nothing is committed while an entry is missing.
+            session.store.check_complete()
+            fresh.restore()
+            seconds = learn_task(session, task, watching, request, ranks)
+            session.forget_split(task.name)
+            finish_task(session, task.name, watching, seconds, request)
+
+
 def _notices(session: Session, given: StreamSpec, about: Collection[str] | None) -> list[str]:
     """Return notices about differences between the given stream and the stored run."""
     notices, file = [], session.store.stream_file
@@ -166,31 +194,6 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     inherits = any(bank.start_from is not None or bank.fuse is not None for bank in (known.bank, spec.bank))
     kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
     return spec if contradictions_of(kept) else kept
-
-
-def _learn_all(
-    session: Session,
-    watching: list[L.Callback],
-    request: StopRequest,
-    replace: Collection[str],
-    pool: Pool,
-    only: Collection[str] | None,
-) -> None:
-    """Finish tasks that a killed process had committed, then learn the tasks that are not in the store."""
-    fresh = _Fresh(watching)
-    tasks = asked_tasks(session, replace, only)
-    finish_committed(session, watching, request, num_more=len(tasks))
-    if pool.is_elsewhere and tasks:
-        learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
-        return
-    with sharing(session, watching) as ranks:
-        for task in tasks:
-            # Checked before training, so that training is not wasted: nothing is committed while an entry is missing.
-            session.store.check_complete()
-            fresh.restore()
-            seconds = learn_task(session, task, watching, request, ranks)
-            session.forget_split(task.name)
-            finish_task(session, task.name, watching, seconds, request)
 
 
 def watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:

@@ -29,6 +29,7 @@ from continual_petl.digests import tensor_digests
 from continual_petl.engine.task import finish_task, own_trainer
 from continual_petl.report.task_settings import settings_in_words, trained_in_words
 from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from tests.callbacks.test_stream_callbacks import Ends
 from tests.desk import SILENT
@@ -133,6 +134,33 @@ def test_two_fits_and_their_settings_add_up(backbone_folder: Folder, tmp_path: P
     assert manifest.origin.method == "Mine: 5 steps, precision 32-true"
     training = manifest.training
     assert (training.epochs, training.accumulate, training.gradient_clip) == (3, 2, 0.5)
+
+
+def test_continued_fit_counts_its_steps_once(backbone_folder: Folder, tmp_path: Path) -> None:
+    learner, tasks = learner_on(backbone_folder()), tasks_of(backbone_folder(), "one")
+    data = learner.begin(tasks, "one")
+    first = L.Trainer(**SILENT, max_epochs=1)
+    first.fit(learner, datamodule=data)
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    L.Trainer(**SILENT, max_epochs=3).fit(learner, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=True)
+    manifest = commit(learner, data, tmp_path / "run").store.manifest("one")
+    assert manifest.origin is not None
+    assert manifest.origin.method.startswith("ContinualLearner: 6 steps")
+    assert manifest.training.epochs == 3
+
+
+@pytest.mark.parametrize(("trained", "predicts"), [("eager", "sdpa"), ("sdpa", "sdpa"), ("sdpa", "eager")])
+def test_both_attentions_are_recorded(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: str, predicts: str
+) -> None:
+    monkeypatch.setattr(ModelCache, "_attention", lambda *_: predicts)
+    learner, tasks = learner_on(backbone_folder(), attention=trained), tasks_of(backbone_folder(), "one")
+    run = commit(learner, fitted(learner, tasks, "one"), tmp_path / "run")
+    manifest = run.store.manifest("one")
+    assert manifest.environment.attention == predicts
+    assert manifest.training_attention == (None if trained == predicts else trained)
+    assert learner.model.config._attn_implementation == trained
+    assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, test rows"]
 
 
 def test_learn_continues_the_stream(own: Path, backbone_folder: Folder, tmp_path: Path) -> None:

@@ -60,15 +60,16 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
 ) -> None:
     monkeypatch.setattr(result_row, "_CHECKED", 2)
     found = {}
-    tasks = [task(name, num_rows=8) for name in ("a", "b", "c")]
+    tasks = [task(name, num_rows=8) for name in ("a", "b", "c", "d")]
     for count in (6, 30):
         folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
         with pytest.MonkeyPatch.context() as patch:
             counts = _Counts(Looks(folder, patch), folder)
             watching = [NoForgetting("digests", limit=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
-        # Compare task "b": the counts of "a" include opening the store, and those of "c" a row that measures all tasks.
-        found[count] = counts.found["b"]
+        # Compare task "c": the counts of "a" include opening the store, those of "b" adding up the router's sums of all tasks
+        # for the first time, and those of "d" a row that measures all tasks.
+        found[count] = counts.found["c"]
     opened, asked = found[6]
     assert found[30][0] == opened
     assert opened["safetensors"] > 0

@@ -47,12 +47,16 @@ def commit_trained(learner: ContinualLearner, data: TaskDataModule, run_dir: str
     task, store = data.data.task, Store(Path(run_dir))
     session = Session(fit.stream.spec, store)
     check_session(session)
-    _check_stream(session, fit)
-    before = learner.model.device
+    if session.spec.defaults != fit.stream.spec.defaults:
+        raise InputError(
+            f"defaults: the run {session.folder} was started with {session.spec.defaults} and keeps them, but the rows were "
+            f"read with {fit.stream.spec.defaults}: write defaults: {session.spec.defaults} in the stream, and train again."
+        )
+    before, max_length = learner.model.device, session.spec.backbone.max_length or learner.backbone.max_length
     with store.lock(wait=wait), listening() as request, attending(learner.backbone, learner.backbone.attention):
         try:
             store.clean()
-            session.models.adopt(replace(learner.backbone, max_length=_max_length(learner, fit)))
+            session.models.adopt(replace(learner.backbone, max_length=max_length))
             finish_committed(session, [], request, num_more=1)
             _check_new(session, data, fit)
             # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
@@ -111,14 +115,6 @@ def _trained(learner: ContinualLearner, data: TaskDataModule) -> Fit:
     return fit
 
 
-def _check_stream(session: Session, fit: Fit) -> None:
-    if session.spec.defaults != fit.stream.spec.defaults:
-        raise InputError(
-            f"defaults: the run {session.folder} was started with {session.spec.defaults} and keeps them, but the rows were "
-            f"read with {fit.stream.spec.defaults}: write defaults: {session.spec.defaults} in the stream, and train again."
-        )
-
-
 def _check_new(session: Session, data: TaskDataModule, fit: Fit) -> None:
     """Check that the run does not have the task, and has the banks that its bank depends on."""
     store, name = session.store, data.data.task.name
@@ -145,10 +141,6 @@ def _check_new(session: Session, data: TaskDataModule, fit: Fit) -> None:
             )
 
 
-def _max_length(learner: ContinualLearner, fit: Fit) -> int:
-    return fit.stream.spec.backbone.max_length or learner.backbone.max_length
-
-
 def _as_trained(plan: TaskPlan, fit: Fit) -> TaskPlan:
     """Return the plan with the training settings that the Trainer had, in place of those of the stream."""
     had = {
@@ -169,9 +161,8 @@ def _certified(
     plan = _as_trained(learner.plans[data.data.task.name], fit)
     bank, models = learner.bank(plan.name), session.models
     if fit.num_processes > 1:
-        bank = copy.deepcopy(
-            bank
-        )  # the banks of all processes have to stay alike: DDP sends them all before the next fit
+        # DDP sends all banks to all processes before the next fit, so this process must not change its own.
+        bank = copy.deepcopy(bank)
     bank.fold()
     # A learner of the session's, so that the active task and the metrics of the user's stay as they are.
     own = models.learner(learner.backbone.precision)
@@ -192,21 +183,20 @@ def _certified(
     did = f"{counted(fit.steps, 'step')}, precision {fit.precision}"
     did += f", {fit.num_processes} processes" if fit.num_processes > 1 else ""
     origin = Origin(format="trainer", method=f"{type(learner).__name__}: {did}", base=None, files={})
-    parents = parents_of(session, plan)
-    record = LearnedTask.of(
-        plan,
-        scores=scores,
-        data=data.data.digests,
-        notices=(*data.data.notices, f"task {plan.name!r}: not learned by a run, but by {origin.in_words}"),
-        max_length=run.backbone.max_length,
-        preparation=models.preparation,
-        training_attention=learner.backbone.attention,
-        parent=parents[0] if parents else None,
-        origin=origin,
-        reads=banks_read(session, plan),
-    )
-    trained = TrainedBank(
-        record=record,
+    trained_as = learner.backbone.attention
+    learned = TrainedBank(
+        record=LearnedTask.of(
+            plan,
+            parent=next(iter(parents_of(session, plan)), None),
+            origin=origin,
+            reads=banks_read(session, plan),
+            max_length=run.backbone.max_length,
+            preparation=models.preparation,
+            scores=scores,
+            data=data.data.digests,
+            notices=(*data.data.notices, f"task {plan.name!r}: not learned by a run, but by {origin.in_words}"),
+            training_attention=None if trained_as == run.backbone.attention else trained_as,
+        ),
         bank=bank,
         backbone=run.backbone,
         probe=certifying_probe(run),
@@ -215,4 +205,4 @@ def _certified(
         seconds=run.clock.laps,
     )
     run.clock.lap("evaluate")
-    return trained
+    return learned
