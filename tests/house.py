@@ -34,6 +34,7 @@ FLOORS = (
     {"backbones"},
     {"_hub_cache"},
     {"_frozen", "kind"},
+    {"added", "own_code"},
     {"digests", "errors", "seeding", "spelling", "_lazy", "_notebook", "_version"},
     {"_process"},
 )

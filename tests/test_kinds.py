@@ -127,3 +127,30 @@ def test_a_kind_of_an_installed_package_is_found(tmp_path: Path, value: str, cod
         [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert said in done.stdout + done.stderr
+
+
+def test_metrics_and_figures_of_an_installed_package_are_found(tmp_path: Path) -> None:
+    variables = installed(tmp_path, "counting:Counts", "")
+    (tmp_path / "counting-1.0.dist-info" / "entry_points.txt").write_text(
+        "[continual_petl.metrics]\nlength_ratio = counting:ratio\n[continual_petl.figures]\nlengths = figures_of_mine\n"
+    )
+    (tmp_path / "counting.py").write_text("def ratio(predictions, references): return 0.25\n")
+    (tmp_path / "figures_of_mine.py").write_text(
+        "from continual_petl.report.figures.registry import run_figure\n"
+        "@run_figure('lengths', section='scores', caption='Lengths', words=lambda facts: 'Lengths.')\n"
+        "def lengths(facts): return None\n"
+    )
+    program = """
+from continual_petl.heads.metric_code import load_metric
+from continual_petl.heads.scores import make_scores
+from continual_petl.report.figures.registry import run_figures
+from continual_petl.streams.schema.stream_spec import TaskSpec
+task = TaskSpec(name="t", kind="causal-lm", data="x", metric="length_ratio")
+scores = make_scores("causal-lm", None, "length_ratio", load_metric(task.resolved_metric))
+scores.update(["a"], ["b"], sources=["c"])
+print(float(scores.compute()["length_ratio"]), "lengths" in [each.name for each in run_figures()])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "0.25 True", done.stderr

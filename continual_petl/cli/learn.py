@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         if error.rest is None:
             raise
         try:
-            spec = load_stream(store.stream_file)
+            spec = load_stream(store.stream_file, code=arguments.remote_code)
         except (InputError, StoreError):
             raise error from None  # a damaged run is reported once the file is correct
         from continual_petl.engine.checks.mistakes import mistakes_of_task  # heavy

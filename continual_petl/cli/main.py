@@ -59,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             else _none_left(parser, rest, arguments.command)
         )
         with _ending_at_signals():
+            if getattr(arguments, "remote_code", False):
+                for run in {arguments.run, getattr(arguments, "other", arguments.run)}:
+                    importlib.import_module("continual_petl.store.open_run").allow_kinds(run)
             module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
             code: int = module.execute(arguments, overrides)
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
-from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns
+from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
@@ -64,18 +64,17 @@ def _what_unknown_means(count: int) -> str:
     )
 
 
-def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:
-    """Return the rows, and the types of the input file's columns; the complete file is checked first."""
+def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types | None]:
+    """Return the rows, and the types of the input file's columns, if it has any; the complete file is checked first."""
     if not arguments.input:
-        return ((row, None) for row in unnamed_rows(arguments.texts, limits)), {"text": {"text"}, "text_pair": {"text"}}
+        return ((row, None) for row in unnamed_rows(arguments.texts, limits)), None
     path = Path(arguments.input)
     copied = None
     if arguments.output and format_of(path) != ".txt":
         copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES, NEAR_TIE})
     for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add):
         pass
-    types: Types = {"text": {"text"}, "text_pair": {"text"}} if copied is None else copied.types
-    return read_unnamed_rows(path, limits), types
+    return read_unnamed_rows(path, limits), None if copied is None else copied.types
 
 
 def _predicted(
@@ -106,7 +105,7 @@ def _record(run: Run, row: Row, given: Record | None, prediction: Prediction) ->
 
 
 def _write(
-    run: Run, windows: Iterator[list[tuple[Given, Prediction]]], types: Types, arguments: argparse.Namespace
+    run: Run, windows: Iterator[list[tuple[Given, Prediction]]], types: Types | None, arguments: argparse.Namespace
 ) -> None:
     counts: Counter[str] = Counter()
 
@@ -117,6 +116,9 @@ def _write(
 
     path = Path(arguments.output)
     manifests = [run.store.manifest(task) for task in run.store.tasks]
+    if types is None:
+        types = {"text": {"text"}, "text_pair": {"text"}}
+        types |= {name: kinds for manifest in manifests for name, kinds in given_columns(manifest).items()}
     write_records(path, records(), types | answer_columns(manifests) | ROUTE, raw_csv=arguments.raw_csv)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(counts)})

@@ -89,7 +89,7 @@ def check_given(task: str | None, command: str) -> str:
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:
     """Add --remote-code, the permission to execute code that a run folder refers to."""
-    text = "allow code of RUN's backbone or metrics to be executed; read that code first"
+    text = "allow code of RUN's backbone, metrics or kinds to be executed; read that code first"
     command.add_argument("--remote-code", action="store_true", help=text)
 
 

@@ -190,7 +190,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     anything_new = any(task.name not in learned for task in spec.tasks)
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
         return spec
-    known = load_stream(session.store.stream_file)
+    known = load_stream(session.store.stream_file, code=False)
     inherits = any(bank.start_from is not None or bank.fuse is not None for bank in (known.bank, spec.bank))
     kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
     return spec if contradictions_of(kept) else kept

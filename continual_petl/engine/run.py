@@ -19,7 +19,7 @@ from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed, run_to_json
 from continual_petl.report.wrong_predictions import MAX_SHOWN, WrongPredictions
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.open_run import check_learned, check_local, is_on_hub
+from continual_petl.store.open_run import allow_kinds, check_learned, check_local, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
@@ -84,6 +84,8 @@ class Run:
         remote_code: bool = False,
         resident_bytes: int | None = None,
     ) -> None:
+        if remote_code and session is None:
+            allow_kinds(folder)
         # The session's store has already read much of the folder.
         self.store = open_anywhere(folder) if session is None else session.store
         self._session, self._remote_code, self._resident_bytes = session, remote_code, resident_bytes
@@ -91,7 +93,7 @@ class Run:
         """The address of a downloaded run."""
         self._verified = self.address is None
         """Whether the probes of a downloaded run were replayed."""
-        self._spec = load_stream(self.store.stream_file) if session is None else session.spec
+        self._spec = load_stream(self.store.stream_file, code=remote_code) if session is None else session.spec
         if resident_bytes is not None:
             self._opened()
 

@@ -17,11 +17,12 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.callbacks.base import WatchedRun
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.metric_code import code_digest, is_own, load_metric
+from continual_petl.heads.metric_code import load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
-from continual_petl.kind import kind_of
+from continual_petl.kind import import_kind, kind_of
 from continual_petl.learner.plan import check_kind, plan_task, stated_fields
 from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.own_code import code_digest, is_own
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.certificate.environment import arithmetic, compute_as
@@ -106,6 +107,9 @@ class Session:
         resident_bytes: int = RESIDENT_BYTES,
         reads_test: bool = True,
     ) -> None:
+        if consent:  # in a process that was given the stream
+            for task in spec.tasks:
+                import_kind({"kind": task.kind, "remote_code": task.remote_code})
         self.spec = spec.model_copy(update={"defaults": defaults_of_run(store) or spec.defaults})
         self.store = store
         self.reads_test = reads_test
@@ -148,6 +152,9 @@ class Session:
         """
         manifest = self.store.manifest(task)
         if manifest.metric_code is None:
+            return
+        if not is_own(manifest.metric):
+            load_metric(manifest.metric, manifest.metric_code)
             return
         if not self.models.consent:
             raise InputError(
@@ -401,7 +408,8 @@ def _labels(spec: StreamSpec, task: TaskSpec, learned: TaskPlan) -> tuple[str, .
 def _metric_code(metric: str, learned: TaskPlan) -> str | None:
     """Return the digest of the code of a task's own metric; if its module is missing, the one it was learned with."""
     try:
-        return code_digest(metric) if is_own(metric) else None
+        path = path_of(metric)
+        return None if path is None else code_digest("metric", path)
     except InputError:
         return learned.metric_code
 

@@ -1,34 +1,37 @@
-"""Finds, imports and identifies the code of a user-defined metric: a function given as ``package.module.name``.
-
-The certificate holds the digest of the module's file. It is compared before the module is imported, so changed code is
-detected without being executed. The digest does not cover what the module imports.
+"""The code of a user-defined metric: a function given as ``package.module.name`` (see `continual_petl.own_code`), or by the
+name under which an installed package adds it, in the group ``continual_petl.metrics`` of entry points.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from continual_petl.digests import file_digest
-from continual_petl.errors import InputError, did_you_mean
+from continual_petl.added import added
+from continual_petl.errors import InputError
+from continual_petl.kind import kinds
+from continual_petl.own_code import code_digest, file_of, import_own
+from continual_petl.own_code import is_own as is_own
 
 Function = Callable[[list[Any], list[Any]], Any]
 """Takes predictions and references, and returns a number."""
 FORM = "a function (predictions, references) -> float"
 
+
+def path_of(metric: str) -> str | None:
+    """Return the dotted name of a user-defined function; None for a metric of this package.
+
+    Args:
+        metric: the name of a metric.
+    """
+    if metric in added("metrics") and not any(metric in kind.metrics for kind in kinds()):
+        return added("metrics")[metric].value.replace(":", ".")
+    return metric if is_own(metric) else None
+
+
 _loaded: dict[str, tuple[Function, str]] = {}
 """The functions that the user has allowed in this process, and the digests of their modules."""
-
-
-def is_own(metric: str) -> bool:
-    """Return whether a metric is given as the dotted name of a function."""
-    parts = metric.split(".")
-    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
 def load_metric(metric: str, digest: str | None = None) -> str:
@@ -43,24 +46,16 @@ def load_metric(metric: str, digest: str | None = None) -> str:
     """
     if digest is not None and (problem := code_problem(metric, digest)) is not None:
         raise InputError(problem)
-    module, _, name = metric.rpartition(".")
-    found = code_digest(metric)
+    path = path_of(metric) or metric
+    found = code_digest("metric", path)
     if metric in _loaded:
         if _loaded[metric][1] != found:
-            raise InputError(f"metric {metric!r}: {_file(metric)} has changed since it was imported: restart Python.")
+            raise InputError(
+                f"metric {metric!r}: {file_of('metric', path)} has changed since it was imported: restart Python."
+            )
         return found
-    try:
-        imported = import_module(module)
-    except (Exception, SystemExit) as error:  # the module can raise anything
-        raise InputError(
-            f"metric {metric!r}: module {module} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(imported, name):
-        raise InputError(
-            f"metric {metric!r}: module {module} has no {name!r}{did_you_mean(name, vars(imported))}; a metric has to be "
-            f"{FORM}."
-        )
-    _loaded[metric] = _checked(metric, getattr(imported, name), module), found
+    function = import_own("metric", path, FORM)
+    _loaded[metric] = _checked(metric, function, path.rpartition(".")[0]), found
     return found
 
 
@@ -86,15 +81,16 @@ def code_problem(metric: str, digest: str) -> str | None:
         metric: the function's dotted name.
         digest: the certified digest of its module's file.
     """
+    path = path_of(metric) or metric
     try:
-        found = code_digest(metric)
+        found = code_digest("metric", path)
     except InputError as error:
         return f"{error} The score that was certified with it cannot be computed again here."
     if found == digest:
         return None
     return (
-        f"metric {metric!r}: {_file(metric)} is not the code that the score was certified with: its SHA-256 is {found}, but "
-        f"{digest} was certified. Restore that version, or learn the task under a new name."
+        f"metric {metric!r}: {file_of('metric', path)} is not the code that the score was certified with: its SHA-256 is "
+        f"{found}, but {digest} was certified. Restore that version, or learn the task under a new name."
     )
 
 
@@ -111,44 +107,3 @@ def _checked(metric: str, function: Any, module: str) -> Function:
         )
     allowed: Function = function
     return allowed
-
-
-def code_digest(metric: str) -> str:
-    """Return the digest of the file of a function's module; nothing is imported.
-
-    Raises:
-        InputError: if there is no such module, or its file cannot be read.
-    """
-    try:
-        return file_digest(_file(metric))
-    except OSError as error:
-        raise InputError(f"metric {metric!r}: the file of its module cannot be read: {error}.") from error
-
-
-def _file(metric: str) -> Path:
-    """Return the file of a metric's module, without importing a package."""
-    module = metric.rpartition(".")[0]
-    path, spec = None, None
-    parts = module.split(".")
-    for length in range(1, len(parts) + 1):
-        name = ".".join(parts[:length])
-        spec = _spec(name, path)
-        if spec is None:
-            raise InputError(
-                f"metric {metric!r}: there is no module {name!r}: install its package, or add the folder that has it to "
-                "PYTHONPATH."
-            )
-        path = spec.submodule_search_locations
-        if path is None and length < len(parts):
-            raise InputError(
-                f"metric {metric!r}: {name} is a module, not a package, so it has no module {parts[length]!r}."
-            )
-    if spec is None or not spec.has_location or spec.origin is None:
-        raise InputError(f"metric {metric!r}: module {module} has no file, so a certificate cannot identify its code.")
-    return Path(spec.origin)
-
-
-def _spec(name: str, path: Any) -> ModuleSpec | None:
-    # importlib.util.find_spec would import the packages that a module is in.
-    found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-    return next((spec for spec in found if spec is not None), None)

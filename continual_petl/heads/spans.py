@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.heads.linear import LinearHead
 from continual_petl.kind import IGNORED, NO_ANSWER
@@ -106,14 +107,11 @@ class SpanScores(Metric):
     A row without an answer scores 1 if none is predicted, and else 0.
     """
 
-    exact: Tensor
-    f1: Tensor
-    num_rows: Tensor
+    rows: list[Tensor]
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("exact", "f1", "num_rows"):
-            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, preds: Sequence[str], target: Sequence[Sequence[str]]) -> None:
         """Add the rows of a batch.
@@ -122,17 +120,18 @@ class SpanScores(Metric):
             preds: the predicted texts; empty for no answer.
             target: the right answers to each row, from `compared`.
         """
+        of_rows = []
         for found, right in zip(preds, target, strict=True):
             words = normalised(found).split()
             scores = [(float(words == own), _f1(words, own)) for own in (normalised(text).split() for text in right)]
             exact, f1 = zip(*scores, strict=True) if scores else ((float(not words),), (float(not words),))
-            self.exact += max(exact)
-            self.f1 += max(f1)
-            self.num_rows += 1
+            of_rows.append((max(exact), max(f1)))
+        self.rows.append(torch.tensor(of_rows, device=self.device))
 
     def compute(self) -> dict[str, Tensor]:
         """Return both means, float32 scalars."""
-        return {"f1": (self.f1 / self.num_rows).float(), "exact_match": (self.exact / self.num_rows).float()}
+        exact, f1 = dim_zero_cat(self.rows).cpu().double().mean(0).float()
+        return {"f1": f1, "exact_match": exact}
 
 
 def _f1(found: list[str], right: list[str]) -> float:

@@ -14,11 +14,11 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.own_parameters import Reads
 from continual_petl.errors import InputError, about
 from continual_petl.heads.build import build_head
-from continual_petl.heads.metric_code import is_own, load_metric
+from continual_petl.heads.metric_code import is_own, load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
-from continual_petl.kind import find_kind, kind_of, kinds
+from continual_petl.kind import find_kind, kind_code, kind_of, kinds
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.schema.chat_spec import ResolvedChat
@@ -85,6 +85,7 @@ def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str,
         "seed": derive_seed(spec.seed, task.name),
         "generation": task.generation if kind_of(task).generates and task.options_from is None else None,
         "normalise": task.resolved_normalise,
+        "kind_code": kind_code(task.kind),
         "kind_settings": kind_of(task).settings_of(task.kind_settings),
     }
 
@@ -96,9 +97,9 @@ def _targets(task: TaskSpec, train: NDArray[np.generic] | None) -> Targets:
 def _own_metric(task: TaskSpec) -> str | None:
     """Import the function of a task's own metric, if it has one, and return the digest of its module's file."""
     metric = task.resolved_metric
-    if not is_own(metric):
+    if path_of(metric) is None:
         return None
-    if not task.remote_code:
+    if is_own(metric) and not task.remote_code:  # installing a package is permission
         raise InputError(
             f"task {task.name!r}: metric {metric!r} is a function of a Python module, which is not imported without your "
             "permission, since it can do whatever you can. Read that code, then write remote_code: true in this task, or "

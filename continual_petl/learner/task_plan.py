@@ -29,7 +29,11 @@ NOT_DECIDING = {
     "training.gradient_checkpointing": "the gradients are the same, bit for bit",
 }
 """The only settings of a plan that do not decide the bank, and why."""
-_IN_WORDS = {"metric_code": "the code of the metric", "targets": "the scale of the targets"}
+_IN_WORDS = {
+    "metric_code": "the code of the metric",
+    "kind_code": "the code of the kind",
+    "targets": "the scale of the targets",
+}
 """Names for fields that are not keys of a stream file."""
 
 
@@ -68,6 +72,8 @@ class TaskPlan(FrozenModel):
     """Mean and deviation of a regression's training targets; None for other kinds, and for a bank that was learned before
     targets were standardised."""
 
+    kind_code: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """For a kind of the user's own, the SHA-256 of the file of the module that it is in."""
     kind_settings: dict[str, Any] | None = None
     """The settings of the task's kind, all of them; None for kinds without any."""
 

@@ -117,7 +117,7 @@ class Given:
 
     @cached_property
     def _specs(self) -> Mapping[str, TaskSpec]:
-        return {task.name: task for task in load_stream(self._store.stream_file).tasks}
+        return {task.name: task for task in load_stream(self._store.stream_file, code=False).tasks}
 
     def _is_record(self, rows: Any) -> bool:
         """Return whether the argument is one record, or a mapping of columns."""

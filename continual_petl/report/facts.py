@@ -162,7 +162,7 @@ class Reader:
 
 def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:
     """Return only a stream's name, seed, number of tasks and metrics, since its full specification takes much memory."""
-    spec = load_stream(file)
+    spec = load_stream(file, code=False)
     metrics = {task.name: task.resolved_metric for task in spec.tasks if task.name in half}
     return spec.name, spec.seed, len(spec.tasks), metrics
 

@@ -27,6 +27,7 @@ from continual_petl.serve.rows import Asked
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.verified import VerifiedTasks
 from continual_petl.store.bank_cache import RESIDENT_BYTES
+from continual_petl.store.open_run import allow_kinds
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
@@ -60,10 +61,12 @@ class ServedRun:
 
     def __init__(self, folder: str | Path, settings: ServeSettings, *, generates: bool) -> None:
         self._settings, self._generates = settings, generates
+        if settings.remote_code:
+            allow_kinds(folder)
         self._catalog = Catalog(folder)
         bytes_ = RESIDENT_BYTES if settings.resident_bytes is None else settings.resident_bytes
         self._session = Session(
-            load_stream(self._catalog.store.stream_file),
+            load_stream(self._catalog.store.stream_file, code=settings.remote_code),
             self._catalog.store,
             consent=settings.remote_code,
             resident_bytes=bytes_,

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
+from continual_petl.kind import allow_kind
 from continual_petl.store.certificate.manifest import ROUTER
-from continual_petl.store.files.reading import refuse_link
+from continual_petl.store.files.reading import parse_json, read_file, refuse_link
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
@@ -31,6 +32,20 @@ def check_local(run: str | Path) -> None:
             f"{run}: a run on the Hub can only be read, and this needs a run folder on this machine. Download it first: "
             f"`hf download {repo} --local-dir runs/{repo.rpartition('/')[2]}`. `continual-petl push` uploads it again."
         )
+
+
+def allow_kinds(folder: str | Path) -> None:
+    """Import the kinds of the user's own that the certificates of a run name, which the user must have allowed.
+
+    Raises:
+        InputError: if their code is not the certified one, in which case it is not imported, or cannot be imported.
+    """
+    if is_on_hub(folder):
+        return
+    for file in sorted(Path(folder).glob("banks/*/bank.json")):
+        content = read_file(file)
+        if b'"kind_code"' in content and (tree := parse_json(content, str(file))).get("kind_code"):
+            allow_kind(str(tree.get("kind")), str(tree["kind_code"]))
 
 
 def open_store(folder: str | Path) -> Store:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import did_you_mean
-from continual_petl.heads.metric_code import is_own
+from continual_petl.heads.metric_code import is_own, path_of
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
-from continual_petl.kind import KindName, find_kind, kind_names, kind_of, names_where
+from continual_petl.kind import KindName, find_kind, import_kind, kind_names, kind_of, names_where
 from continual_petl.kind import Options as OptionsFrom
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -53,13 +60,18 @@ def _used_by(fact: str, value: _V, info: ValidationInfo) -> _V:
     return value
 
 
+def _own_names(given: dict[str, Any]) -> tuple[str, str]:
+    return given["kind"], given["metric"] or ""
+
+
 class TaskSpec(UserSpec):
     """One task of a stream."""
 
     name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; also the name of the bank's folder."""
     kind: Annotated[KindName, Field(examples=["classification"])]
-    """The kind of prediction. A task on pairs of texts has one of these kinds and also sets columns.text_pair."""
+    """The kind of prediction. A task on pairs of texts has one of these kinds and also sets columns.text_pair.
+    package.module.Name is a class of your own, derived from continual_petl.kind.Kind, which needs remote_code: true."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
     """A path (file, folder with train/validation/test files, glob), arguments of datasets.load_dataset, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
@@ -88,9 +100,10 @@ class TaskSpec(UserSpec):
     metric: str | None = None
     """The metric reported in the result matrix R and used by select: best. null means the default of the kind: accuracy,
     spearman, micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own
-    (predictions, references) -> float, which needs remote_code: true."""
+    (predictions, references) -> float, which needs remote_code: true; an installed package may add one by its name."""
     remote_code: Bool = False
-    """Whether to import the module of the function that metric names. It can do anything that you can: read it first."""
+    """Whether to import the modules of the function that metric names, and of the class that kind names. They can do anything
+    that you can: read them first."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
@@ -111,6 +124,12 @@ class TaskSpec(UserSpec):
     chat: ChatSpec | None = None
     """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. If it is set, a
     source is a user message or a list of messages, and a target is the answer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_is_imported(cls, tree: object) -> object:
+        import_kind(tree)
+        return tree
 
     @field_validator("columns")
     @classmethod
@@ -248,7 +267,7 @@ class TaskSpec(UserSpec):
         names = (info.data["kind"],) if "kind" in info.data else kind_names()
         options = _options(info.data)
         known = {name: find_kind(name).metrics_with(options) for name in names}
-        if value is not None and options != "row" and is_own(value):
+        if value is not None and options != "row" and path_of(value) is not None:
             return value
         if value is not None and not any(value in metrics for metrics in known.values()):
             which = "" if options is None else " with options" if options == "task" else " with columns.options"
@@ -266,9 +285,9 @@ class TaskSpec(UserSpec):
     @field_validator("remote_code")
     @classmethod
     def _code_is_used(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and "metric" in info.data and not is_own(info.data["metric"] or ""):
+        if value and {"kind", "metric"} <= info.data.keys() and not any(map(is_own, _own_names(info.data))):
             raise ValueError(
-                "has no effect without a metric of your own, such as metric: package.module.name: remove it"
+                "has no effect without a metric of your own, such as metric: package.module.name, or a kind: remove it"
             )
         return value
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel
 
+from continual_petl.added import added
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
@@ -57,7 +58,8 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
         "properties": {key: node for kind in kinds() for key, node in _settings_of(kind).items()},
         "additionalProperties": False,
     }
-    task["metric"]["anyOf"][0]["enum"] = list(dict.fromkeys(metric for kind in kinds() for metric in kind.metrics))
+    metrics = dict.fromkeys(metric for kind in kinds() for metric in kind.metrics) | dict.fromkeys(added("metrics"))
+    task["metric"]["anyOf"][0]["enum"] = list(metrics)
     for override in definitions["TrainingOverride"]["properties"].values():
         del override["default"]  # the stream's setting applies to omitted keys
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from continual_petl._frozen import UserSpec
 from continual_petl.errors import StreamFileError
+from continual_petl.kind import kinds_refused
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -42,7 +44,9 @@ ONE_TASK = (
 """Why an entry that is divided into several tasks is refused where one is expected."""
 
 
-def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> StreamSpec:
+def load_stream(
+    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = (), *, code: bool = True
+) -> StreamSpec:
     """Read and check a stream file.
 
     Args:
@@ -50,6 +54,8 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
         overrides: dotted keys and strings from the command line, such as ``("tasks.agnews.training.epochs", "1")``; if a key
             is given twice, the last value is used. In overrides, ``data_dir`` and the path of a backbone are relative to
             the working directory; the data of tasks is always relative to ``data_dir``.
+        code: whether the file may have kinds imported, with ``remote_code: true`` in a task; False for the file of a run
+            folder, unless the user allows its code.
 
     Returns:
         The stream; an entry with ``split`` is replaced by its tasks. Local copies of its data (``data.local``) are left out
@@ -58,7 +64,8 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     Raises:
         StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
     """
-    return load_placed(path, overrides)[0]
+    with nullcontext() if code else kinds_refused():
+        return load_placed(path, overrides)[0]
 
 
 class PartlyUsableError(StreamFileError):

@@ -45,6 +45,7 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
                     raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
     finally:
         kind._registered.clear()  # those that the page has added
+        kind._codes.clear()
     return used
 
 

@@ -45,6 +45,7 @@ def test_code_blocks_of_page_run(
     page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     stand_in(monkeypatch, minilm)
     if page == "docs/how-to/hub.md":
         request.getfixturevalue("hub")

@@ -197,6 +197,12 @@ def test_rows_without_a_task_are_read_from_question_and_context(
     assert main(["predict", str(learned), "--unknown", "nearest", "--json", f"{question}\t{context}"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     assert (record["question"], record["context"], record["answer"]) == (question, context, found[0]["answer"])
+    output = tmp_path / "one.jsonl"
+    given = ["--unknown", "nearest", "--output", str(output.with_suffix(".csv")), f"{question}\t{context}"]
+    assert main(["predict", str(learned), *given]) == 0
+    with output.with_suffix(".csv").open() as lines:
+        (row,) = csv.DictReader(lines)
+    assert (row["question"], row["context"], row["answer"]) == (question, context, found[0]["answer"])
 
 
 def test_endpoint_takes_questions_with_contexts(learned: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "show how two runs differ, bank by bank"
 EPILOG = """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
@@ -21,3 +21,4 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_run(command, hub=True)
     command.add_argument("other", metavar="RUN", help="another run, given in the same way")
     add_json(command)
+    add_remote_code(command)

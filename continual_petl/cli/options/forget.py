@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run, add_task
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "deliberately drop one task from a run; this is recorded, and no other task is touched"
 EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
@@ -28,3 +28,4 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "do not ask for confirmation; required if there is no terminal to ask on"
     command.add_argument("--yes", action="store_true", help=text)
     add_json(command)
+    add_remote_code(command)

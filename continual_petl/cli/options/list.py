@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "list the tasks of a run"
 EPILOG = """examples:
@@ -16,3 +16,4 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
     add_json(command)
+    add_remote_code(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run, add_task
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "show everything about one task"
 EPILOG = """examples:
@@ -19,3 +19,4 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "name of a learned task; without it, all learned tasks are listed"
     add_task(command, text)
     add_json(command)
+    add_remote_code(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "sign a run, so that a rewritten chain is detected"
 EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
@@ -24,3 +24,4 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "a private Ed25519 key as a PEM file, outside the run folder"
     command.add_argument("--key", metavar="FILE", required=True, help=text)
     add_json(command)
+    add_remote_code(command)

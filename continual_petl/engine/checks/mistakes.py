@@ -146,8 +146,6 @@ def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
 _NARROWER = ("num_key_value_heads", "head_dim", "d_kv", "embedding_size")
 """Keys of config.json that can make a projection narrower than the hidden size."""
-_KINDS = ("classification", "regression", "multilabel", "token-classification")
-"""Kinds that every text model can learn."""
 
 
 def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
@@ -204,7 +202,8 @@ def _width(config: Mapping[str, Any]) -> int:
 def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> bool:
     bank, pooling = spec.resolved_bank(task), spec.resolved_pooling(task)
     usual = (
-        task.kind in _KINDS
+        kind_of(task).output_head == "none"  # every model of texts can learn it
+        and not kind_of(task).reads_images
         and (pooling in (None, "mean") or not kind_of(task).pools)
         and spec.merged_training(task).prefix_cache != "on"
         and (bank.layers, bank.scope, bank.start_from, bank.fuse) == ("all", "task", None, ())

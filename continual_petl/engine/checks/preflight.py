@@ -146,7 +146,11 @@ def _check_same_stream(session: Session) -> None:
     if not tasks:
         return
     # A stream.yaml that has been edited is not trusted.
-    known = load_stream(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
+    known = (
+        load_stream(store.stream_file, code=False)
+        if store.stream_file.is_file() and stream_problem(store) is None
+        else spec
+    )
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
             f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "

@@ -2,7 +2,8 @@
 by name.
 
 To add one, write a file with a function that turns `RunFacts` (or `TaskFacts`) into plotly JSON, and decorate it with
-`run_figure` (or `task_figure`).
+`run_figure` (or `task_figure`). An installed package adds one by an entry point of the group ``continual_petl.figures`` that
+names a module with such a function.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
+from continual_petl.added import added, load_added
 from continual_petl.report import figures as package
 from continual_petl.report.figures.style import Drawing, as_figure
 from continual_petl.report.run_facts import RunFacts, TaskFacts
@@ -92,6 +94,8 @@ def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, s
 def _load() -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+    for name in added("figures"):
+        load_added("figures", name)
 
 
 class Figures(Mapping[str, "go.Figure"]):

@@ -16,7 +16,7 @@ from pydantic import (
 from continual_petl.errors import StoreError
 from continual_petl.heads.metric_code import is_own
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
-from continual_petl.kind import kind_of
+from continual_petl.kind import kind_code, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.values import Digest, Index, Origin, Parent, SplitScores, Start, TensorEntry
@@ -26,7 +26,7 @@ FORMAT_VERSION = 2
 
 _NEW = (
     *("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets"),
-    "kind_settings",
+    *("kind_code", "kind_settings"),
 )
 """Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
@@ -126,14 +126,16 @@ class Manifest(LearnedTask):
         if self.tags is not None and self.tags.scheme != "none":
             for label in self.labels or ():
                 self.tags.part(label)
+        if self.kind_code != (code := kind_code(self.kind)):
+            raise ValueError(f"kind_code: got {self.kind_code}, but kind {self.kind} has the code {code}")
         if self.kind_settings != kind.settings_of(self.kind_settings):
             raise ValueError(f"kind_settings: got {self.kind_settings}; expected exactly those of kind {self.kind}")
-        if is_own(self.metric) != (self.metric_code is not None):
+        allowed = kind.metrics_with(self.options_from)
+        if self.metric_code is None if is_own(self.metric) else self.metric_code is not None and self.metric in allowed:
             raise ValueError(
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "
                 "otherwise"
             )
-        allowed = kind.metrics_with(self.options_from)
         if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
             raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.is_imported and not self.scores and not self.data
