@@ -72,8 +72,10 @@ def respond(
         are lists of token ids, one for each row, without the end token.
 
     Raises:
-        ValueError: if the banks cannot share a pass.
+        ValueError: if the banks cannot share a pass, or there are several of which one generates or chooses.
     """
+    if len(banks) > 1 and (alone := next((own.kind.name for own in banks if not own.kind.shares_passes), None)):
+        raise ValueError(f"a {alone} task cannot share a pass with others: run its bank alone")
     if counts is None and len(banks) > 1:
         return _all(banks, batch, rows_at_once or 1)
     with _start(banks, batch, states_layer, decoding):
@@ -138,7 +140,7 @@ def _all(banks: Sequence[TaskBank], batch: Batch, rows_at_once: int) -> list[Ten
         by_layer.setdefault(layer if _can_start(own, layer, batch) else 0, []).append(number)
     found: dict[int, Tensor] = {}
     for layer, numbers in by_layer.items():
-        given = dict(batch)
+        given = {name: tensor for name, tensor in batch.items() if name != STATES}
         if layer and len(numbers) > 1:
             inputs = reading_inputs(backbone, batch)
             given[STATES] = states_below(backbone.model, backbone.sites, inputs, layer)

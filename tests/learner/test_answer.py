@@ -25,10 +25,10 @@ MASK = (IDS != 0).long()
 TARGETS = torch.tensor([[2, 30, 31, 3], [2, 40, 3, -100]])
 
 
-def make_bank(backbone: Backbone, kind: str, preset: str = "lora") -> Bank:
+def make_bank(backbone: Backbone, kind: str, preset: str = "lora", **choice: Any) -> Bank:
     """Return a fresh bank; by default LoRA, which changes nothing yet."""
     head = build_head(kind, backbone.hidden_size, 3)
-    spec = BankChoice.model_validate(small(preset)).resolve()
+    spec = BankChoice.model_validate(small(preset) | choice).resolve()
     reads: Any = "logits" if kind in ("seq2seq", "causal-lm") else "states"
     bank = Bank(spec, backbone.model, backbone.sites, head, reads=reads)
     bank.initialise(backbone.model, 1)
