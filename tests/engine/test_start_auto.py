@@ -247,10 +247,10 @@ def test_run_killed_while_it_chooses_takes_the_same_start(
     run = Path(shutil.copytree(first, tmp_path / "run"))
     child = os.fork()
     if child == 0:
-        fits = itertools.count(1)
+        fits, fit_briefly = itertools.count(1), start_from.fit_briefly
 
         def killed(*given: Any, **more: Any) -> None:
-            start_from.fit_briefly(*given, **more)
+            fit_briefly(*given, **more)
             if next(fits) == fit:
                 os.kill(os.getpid(), signal.SIGKILL)
 
