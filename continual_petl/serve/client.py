@@ -90,6 +90,8 @@ class Client:
         """
         one = isinstance(inputs, str | tuple | Mapping) or _is_record(inputs)
         rows = _row(inputs) if one else [_row(row) for row in rows_in(inputs, "inputs")]
+        if isinstance(inputs, tuple):
+            rows = [rows]  # as JSON, a tuple is a list, which would be several rows
         body = {
             "inputs": rows,
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
