@@ -28,8 +28,8 @@ class Prediction(_notebook.Pretty):
     """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
     near_tie: bool = False
     """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
-    than rounding does; see `ROUNDING`. For a text from greedy search, whether that is so at any of its tokens. Always False
-    for numbers, and for texts from a search with beams or from sampling."""
+    than rounding does; see `ROUNDING`. For a generated text, whether that is so at any of its tokens; with beams in
+    bf16 always True. Always False for numbers."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else is known of the prediction; for question-answering its ``start`` and ``end`` in the context, in characters
     (None without an answer), its ``probability``, and ``no_answer_probability``."""

@@ -65,8 +65,8 @@ class Decoding:
     put: Put | None = None
     """Receives the text of a single row in pieces while it is generated, without beams; see `Pieces`."""
     near_ties: list[bool] | None = None
-    """If given, it is filled for every row with whether its text was nearly another one; see `NearTies`. A search
-    with beams does not fill it."""
+    """If given, it is filled for every row with whether its text was nearly another one; see `NearTies`. With
+    beams every text counts in bf16, since beams are compared by sums of scores, in which rounding adds up."""
 
 
 @torch.no_grad()
@@ -114,6 +114,8 @@ def generate(own: TaskBank, batch: dict[str, Tensor], decoding: Decoding) -> lis
     rows = [_up_to(row, end) for row in generated]
     if stops is not None:
         rows = [stops.cut(row) for row in rows]
+    if near_ties is not None and ties is None:
+        near_ties += [backbone.precision == "bf16"] * len(rows)
     if ties is not None and near_ties is not None:
         # The end token is also chosen.
         near_ties += ties.of_rows([min(len(row) + 1, len(whole)) for row, whole in zip(rows, generated, strict=True)])

@@ -323,9 +323,7 @@ def record_of(row: Row, prediction: Prediction, manifest: Manifest, given: Recor
 
 def has_near_ties(manifest: Manifest) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
-    if manifest.environment.precision != "bf16" or kind_of(manifest).has_numbers:
-        return False
-    return manifest.generation is None or manifest.generation.num_beams == 1
+    return manifest.environment.precision == "bf16" and not kind_of(manifest).has_numbers
 
 
 def route_of(prediction: Prediction) -> Record:

@@ -30,8 +30,8 @@ _NearTie = Annotated[
 _NearTieOfText = Annotated[
     bool,
     Field(
-        description="Whether the other rows of a batch could decide one of the tokens; only for tasks that generate in bf16 "
-        "without beams."
+        description="Whether the other rows of a batch could decide one of the tokens; only for tasks that generate in bf16; "
+        "with beams always true."
     ),
 ]
 

@@ -43,9 +43,9 @@ def test_numbers_texts_and_options_are_compared(backbone_folder: Callable[..., P
     assert 0 <= found["stsb"]["largest change in deviations"] < 0.1
     found = measure(tmp_path / "written", writing_stream_of(tmp_path, folders[1], bank))
     assert found["xsum"]["predictions"] == found["trec"]["predictions"] == 48
-    for name in ("xsum", "xsum-sampled"):
+    for name in ("xsum", "xsum-sampled", "xsum-beams"):
         assert found[name]["other text"] == found[name]["other text, both near a tie"]
-    assert found["xsum-beams"]["share of rows near a tie"] == 0
+    assert found["xsum-beams"]["share of rows near a tie"] == 1
     assert found["trec"]["other label"] == found["trec"]["other label, both near a tie"]
 
 
@@ -108,3 +108,23 @@ def test_documented_change_of_numbers_is_that_of_the_result() -> None:
         f"by up to {result['largest change']:.3f}, which is {result['largest change in deviations']:.3f} standard deviations"
         in text
     )
+
+
+def test_documented_changes_of_texts_are_those_of_the_result() -> None:
+    result = json.loads((ROOT / "experiments/benchmarks/text_rounding.json").read_text("utf-8"))
+    text = " ".join((ROOT / "docs/explanation/bit-identity.md").read_text("utf-8").split())
+    greedy, sampled, beams = (result["texts"][name] for name in ("xsum", "xsum-sampled", "xsum-beams"))
+    options = result["options"]["trec"]
+    assert {each["predictions"] for each in (greedy, sampled, beams, options)} == {800}
+    assert f"{greedy['other text']} of 800 greedy texts, {sampled['other text']} of 800 sampled ones" in text
+    assert f"{beams['other text']} of 800 found with four beams were other texts" in text
+    shares = [f"{100 * each['share of rows near a tie']:.0f} %" for each in (greedy, sampled)]
+    assert f"near a tie ({shares[0]} of greedy and {shares[1]} of sampled texts are)" in text
+    for each in (greedy, sampled):
+        assert each["other text"] == each["other text, both near a tie"]
+    assert not options["other label"]
+    assert (
+        f"no chosen option changed, and gaps between the two best by up to {options['largest change of the gap']:.2f}"
+        in text
+    )
+    assert 2 * options["largest change of the gap"] <= 10 * ROUNDING["bf16"]
