@@ -23,13 +23,18 @@ def check_order(session: Session, task: TaskSpec) -> None:
     Raises:
         InputError: if one is unknown or comes later in the stream.
     """
-    # A stream in which a task starts from itself is rejected when it is read.
     choice = task.bank or session.spec.bank
     names = [each.name for each in session.spec.tasks]
     for key, others in (("start_from", named_parents(choice.start_from)), ("fuse", choice.fuse or ())):
         for other in others:
             if session.store.has(other):
                 continue
+            if other == task.name:
+                does = "start from" if key == "start_from" else "read"
+                raise InputError(
+                    f"task {task.name!r}, bank.{key}: a bank can only {does} the bank of an earlier task, and {other!r} is "
+                    f"the task itself: name another task, or leave it out of {key}"
+                )
             if other not in names:
                 raise InputError(
                     unknown_parent(task.name, other, dict.fromkeys([*session.store.tasks, *names]), key),
