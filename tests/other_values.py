@@ -77,7 +77,11 @@ def changed(path: Path, plan: Any = WHOLE) -> Any:
 
 def name_of(path: Path) -> str:
     """Return the name under which a setting with this path is expected in messages."""
-    names = {"metric_code": "the code of the metric", "targets": "the scale of the targets"}
+    names = {
+        "metric_code": "the code of the metric",
+        "kind_code": "the code of the kind",
+        "targets": "the scale of the targets",
+    }
     return f"training.{path[1]}" if path[0] == "training" else names.get(str(path[0]), str(path[0]))
 
 

@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         with _ending_at_signals():
             if getattr(arguments, "remote_code", False):
-                for run in {arguments.run, getattr(arguments, "other", arguments.run)}:
+                runs = getattr(arguments, "runs", None) or [arguments.run, getattr(arguments, "other", arguments.run)]
+                for run in dict.fromkeys(runs):
                     importlib.import_module("continual_petl.store.open_run").allow_kinds(run)
             module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
             code: int = module.execute(arguments, overrides)

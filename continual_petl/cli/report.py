@@ -127,8 +127,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
         raise InputError("--rows evaluates on the test rows of one run, once: leave out --serve and the other runs")
-    if arguments.remote_code and not arguments.rows:
-        raise InputError("--remote-code: needs --rows, which was not given; without it no code is executed")
     if arguments.port and not arguments.serve:
         raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:

@@ -27,7 +27,6 @@ RUN = "FOLDER/run"
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
         ([RUN, "--rows", "--serve"], "--rows evaluates on the test rows of one run, once: leave out --serve"),
         ([RUN, "FOLDER/other", "--rows"], "--rows evaluates on the test rows of one run"),
-        ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed: 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run was given twice"),
@@ -166,3 +165,10 @@ def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytes
     monkeypatch.setattr("continual_petl.report.serve.Server", Looking)
     assert bench.main("report", RUN, "--serve") == 0
     assert not bank.exists()
+
+
+def test_code_of_the_user_is_allowed_with_and_without_rows(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main("report", RUN, "--remote-code", "--output", "FOLDER/page") == 0
+    capsys.readouterr()
+    assert bench.main("report", RUN, "--remote-code", "--rows", "--json") == 0
+    assert "wrong_predictions" in json.loads(capsys.readouterr().out)
