@@ -15,7 +15,6 @@ import torch
 from continual_petl.backbones.auto_defaults import Fastest, fastest, resolve_precision, select_as
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.callbacks.base import WatchedRun
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.metric_code import load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
@@ -35,6 +34,7 @@ from continual_petl.streams.schema.stream_spec import DataSpec, SplitName, Strea
 from continual_petl.streams.sources.label_file import read_label_names
 
 if TYPE_CHECKING:
+    from continual_petl.callbacks.base import WatchedRun
     from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.preparation.checked import Checked
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
@@ -135,6 +135,8 @@ class Session:
     @property
     def watched(self) -> WatchedRun:
         """The run, as callbacks see it."""
+        from continual_petl.callbacks.base import WatchedRun  # imports Lightning, which predictions do not need
+
         return WatchedRun(store=self.store, stream=tuple(task.name for task in self.spec.tasks), notices=self.notices)
 
     def check_code(self) -> None:
