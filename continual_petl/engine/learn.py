@@ -82,11 +82,7 @@ def learn_tasks(
     discard_progress: bool = False,
     only: Collection[str] | None = None,
 ) -> Session:
-    """Learn every task of a stream that the run folder does not have yet.
-
-    Each task gets a fresh bank and its own Trainer. A learned task is skipped, and a half-learned one resumes from its
-    checkpoint. After every task, the run goes on only if nothing learned before has changed; `NoForgetting` among the
-    callbacks says how much is checked.
+    """Learn the tasks of a stream, and return the session of the run; see `continual_petl.learn`.
 
     Args:
         stream: the tasks.
@@ -102,16 +98,8 @@ def learn_tasks(
         discard_progress: see there.
         only: names of the tasks to learn, and to give notices about; None means all.
 
-    Returns:
-        The session of the run.
-
     Raises:
-        InputError: if the stream, its data or the callbacks cannot be used, or saved progress would be lost; learned tasks
-            are not touched.
-        ForgettingError: if anything learned before has changed.
-        StoreError: if the run folder is damaged, or its tasks were learned on another backbone.
-        RunInUseError: if another process writes to it.
-        Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
+        InputError: as `continual_petl.learn`, like all other errors.
     """
     check_is_stream(stream)
     check_local(run_dir)

@@ -1,7 +1,7 @@
 """Let one of the calls that change something below a folder fail, wherever it is made: by this package or by others.
 
 `tests.engine.faulty_disk` covers the calls that write to an open file; here, opening files fails as well, as it does on a
-disk that is mounted read-only, or in somebody else's folder. Tests may run as root, whom permissions do not stop.
+read-only disk or in somebody else's folder. Permissions would not do: tests may run as root, who may write anywhere.
 """
 
 from __future__ import annotations
