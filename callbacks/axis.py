@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.reading import parse_json, read_file
@@ -21,7 +21,7 @@ from continual_petl.store.files.reading import parse_json, read_file
 _MAX_BYTES = 2**22
 
 
-class Axis(FrozenModel):
+class Axis(StrictModel):
     """The position of one logger."""
 
     id: str | None = None
@@ -51,7 +51,7 @@ class Axis(FrozenModel):
         return self.model_copy(update={"task": task, "begins": self.logged, "loss": 0, "score": 0})
 
 
-class _File(FrozenModel):
+class _File(StrictModel):
     format_version: Literal[1] = 1
     loggers: dict[str, Axis] = Field(default_factory=dict)
 

@@ -13,7 +13,7 @@ import lightning as L
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
-from continual_petl.store.folder.results_file import Cell, RoutedCell
+from continual_petl.store.folder.results_file import MeasuredScore, RoutedCell
 from continual_petl.store.store import Store
 
 
@@ -52,7 +52,7 @@ class WatchedTask:
     """Position in the order in which tasks are learned."""
     notices: tuple[str, ...] = ()
     """Notices for the user that need no action."""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[MeasuredScore, ...] = ()
     """The task's row of R, as far as it is known; the cell of the task itself comes last. Empty before it is learned, like
     everything below."""
     routed: tuple[RoutedCell, ...] = ()
@@ -108,8 +108,8 @@ class FitCurve(L.Callback):
     @staticmethod
     def of(trainer: L.Trainer) -> FitCurve | None:
         """Return the curve that a run records; None for your own Trainer."""
-        found: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
-        return next((each for each in found if isinstance(each, FitCurve)), None)
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
+        return next((callback for callback in callbacks if isinstance(callback, FitCurve)), None)
 
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
         """Return the points after the first ``num_losses`` losses and the first ``num_scores`` scores."""

@@ -26,7 +26,7 @@ from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
-from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
+from continual_petl.report.newest_rows import MAX_ROWS, NewestRow, newest_table
 from continual_petl.store.folder.progress import seconds_so_far
 
 _SECONDS = 0.25

@@ -18,7 +18,7 @@ from continual_petl.callbacks.pace import TokenPace
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
-from continual_petl.store.folder.results_file import Cell
+from continual_petl.store.folder.results_file import MeasuredScore
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 
@@ -139,7 +139,7 @@ class Progress(_Epochs, StreamCallback):
             self._unread = True
 
 
-def _score(cell: Cell) -> str:
+def _score(cell: MeasuredScore) -> str:
     return f"{cell.split} {cell.metric} {'not defined' if cell.value is None else f'{cell.value:.4f}'}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from continual_petl.report.results import ResultRow, Results
 from continual_petl.report.routed_results import routed_results
-from continual_petl.store.folder.results_file import Cell, RoutedCell
+from continual_petl.store.folder.results_file import MeasuredScore, RoutedCell
 
 MAX_SCORES = 50
 """Number of tasks, counted from the first, whose scores are logged by name after every further task."""
@@ -19,7 +19,7 @@ NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 def joined(
     results: Results,
-    cells: Sequence[Cell],
+    cells: Sequence[MeasuredScore],
     routed: Sequence[RoutedCell] = (),
     gain: float | None = None,
 ) -> Results:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from continual_petl.banks.config.descriptions import in_words
 from continual_petl.banks.config.presets import preset_of
-from continual_petl.banks.config.words import in_words
 from continual_petl.report.task_settings import changed
 from continual_petl.store.certificate.manifest import Manifest
 

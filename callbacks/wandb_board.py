@@ -10,10 +10,10 @@ from lightning.pytorch.loggers import WandbLogger
 
 from continual_petl._version import VERSION
 from continual_petl.callbacks.sink import Sink, send
-from continual_petl.report.facts import Reader, RunFacts
 from continual_petl.report.figures.registry import figures_of_task
 from continual_petl.report.figures.style import as_figure
 from continual_petl.report.page.sections import sections
+from continual_petl.report.read_facts import Reader, RunFacts
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class WandbBoard:
         """Draw the report's figures of one task, under the same names for all tasks, so that W&B shows them in turn."""
         import wandb
 
-        found = figures_of_task(self._reader.task(task))
-        values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in found.items()}
+        figures = figures_of_task(self._reader.task(task))
+        values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in figures.items()}
         if values:
             send(sink.logger, values, sink.axis.logged)
 
@@ -98,12 +98,12 @@ def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]
 
 def learned_from(store: Store) -> dict[str, Any]:
     """Return the provenance that all banks of a run share."""
-    pin = store.pin()
+    pinned = store.pinned()
     stream = store.stream_file
     return {
-        "backbone": None if pin is None else pin.name,
-        "backbone revision": None if pin is None else pin.revision,
-        "backbone digest": None if pin is None else pin.digest,
+        "backbone": None if pinned is None else pinned.name,
+        "backbone revision": None if pinned is None else pinned.revision,
+        "backbone digest": None if pinned is None else pinned.digest,
         "stream digest": hashlib.sha256(stream.read_bytes()).hexdigest() if stream.is_file() else None,
     }
 

@@ -48,7 +48,7 @@ for _name in ("torchao", "torch.utils._pytree"):
 
 
 def _mistakes(*found: Any) -> Any:
-    from continual_petl.streams.stream_file.in_python import mistakes  # after a mistake only, since it takes time
+    from continual_petl.streams.stream_file.python_mistakes import mistakes  # after a mistake only, since it takes time
 
     return mistakes(*found)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from continual_petl import _notebook
 from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.places import Places, at_key
+from continual_petl.streams.stream_file.key_locations import KeyLocations, at_key
 from continual_petl.streams.stream_file.split_entries import expand_splits
 from continual_petl.streams.stream_file.wording import show
-from continual_petl.streams.stream_file.yaml_file import load_placed
+from continual_petl.streams.stream_file.yaml_file import load_located
 
 
 class TaskStream:
@@ -44,7 +44,7 @@ class TaskStream:
         expanded = expand_splits(spec)
         raise_problems([f"{at_key(key, {'tasks': spec.tasks})}: {text}" for key, text in expanded.problems])
         self.spec = expanded.spec
-        self.places: Places | None = None
+        self.places: KeyLocations | None = None
         """Where each key is written, if the stream was read from a file."""
 
     @classmethod
@@ -54,7 +54,7 @@ class TaskStream:
         Raises:
             StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
         """
-        spec, places = load_placed(path, overrides)
+        spec, places = load_located(path, overrides)
         stream = cls(spec)
         stream.places = places
         return stream

@@ -142,11 +142,11 @@ def test_metrics_and_figures_of_an_installed_package_are_found(tmp_path: Path) -
     )
     program = """
 from continual_petl.heads.metric_code import load_metric
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.streams.schema.stream_spec import TaskSpec
 task = TaskSpec(name="t", kind="causal-lm", data="x", metric="length_ratio")
-scores = make_scores("causal-lm", None, "length_ratio", load_metric(task.resolved_metric))
+scores = make_metrics("causal-lm", None, "length_ratio", load_metric(task.resolved_metric))
 scores.update(["a"], ["b"], sources=["c"])
 print(float(scores.compute()["length_ratio"]), "lengths" in [each.name for each in run_figures()])
 """

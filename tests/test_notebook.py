@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, Run, TaskStream, learn, load_backbone
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.report.results import ResultRow
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task

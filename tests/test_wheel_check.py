@@ -28,7 +28,11 @@ def _wheel(folder: Path, names: set[str], *requirements: str) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name in names:
             archive.writestr(name, "")
-        lines = ["Metadata-Version: 2.4", "Name: continual-petl", *(f"Requires-Dist: {each}" for each in requirements)]
+        lines = [
+            "Metadata-Version: 2.4",
+            "Name: continual-petl",
+            *(f"Requires-Dist: {requirement}" for requirement in requirements),
+        ]
         archive.writestr("continual_petl-0.dist-info/METADATA", "\n".join(lines))
     return path
 

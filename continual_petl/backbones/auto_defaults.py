@@ -1,4 +1,4 @@
-"""The attention and precision that ``auto`` selects on this machine, for each kind of device, with measurements.
+"""The attention and precision that ``auto`` selects on this machine, for each type of device, with measurements.
 
 The selection is written into every certificate. A run continues with the attention it was started with, and a bank predicts
 with the attention that its certificate records, so changing this table only affects new runs.
@@ -16,7 +16,7 @@ Device = Literal["cuda", "old cuda", "cpu with bf16 units", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fastest:
-    """The fastest settings on one kind of device."""
+    """The fastest settings on one type of device."""
 
     attention: Literal["eager", "sdpa"]
     """What banks predict with; certificates record it, and their probe outputs and scores are computed with it."""
@@ -68,7 +68,7 @@ FASTEST: dict[Device, Fastest] = {
 
 
 def this_device() -> Device:
-    """Return the kind of device on which this machine trains banks."""
+    """Return the type of device on which this machine trains banks."""
     if torch.cuda.is_available():
         return "cuda" if torch.cuda.is_bf16_supported(including_emulation=False) else "old cuda"
     known = torch.cpu.get_capabilities()

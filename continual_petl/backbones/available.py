@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from itertools import islice
 
-from continual_petl.backbones.files import CONFIG, files_there
+from continual_petl.backbones.backbone_files import CONFIG, files_there
 from continual_petl.errors import LONGEST_TYPO, InputError
 
 PACKAGED = ("minilm",)
@@ -26,10 +26,10 @@ _LOOKED_AT = 1_000
 
 
 class MissingBackboneError(InputError):
-    """There is no backbone with this name; ``near`` is a similar name, if there is one."""
+    """There is no backbone with this name; ``similar`` is a similar name, if there is one."""
 
-    def __init__(self, message: str, near: str | None = None) -> None:
-        self.near = near
+    def __init__(self, message: str, similar: str | None = None) -> None:
+        self.near = similar
         super().__init__(message, key=("name",))
 
     def in_run(self, name: str) -> MissingBackboneError:
@@ -55,23 +55,23 @@ def check_available(name: str, revision: str | None) -> None:
     if name in PACKAGED or os.path.exists(name) or files_there(name, revision, (CONFIG,)):
         return
     if (why := _missing_on_hub(name, revision)) is not None:
-        near = near_name(name)
-        hint = "" if near is None else f" (did you mean {near!r}?)"
-        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {ALLOWED}", near)
+        similar = similar_name(name)
+        hint = "" if similar is None else f" (did you mean {similar!r}?)"
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {ALLOWED}", similar)
 
 
-def near_name(name: str) -> str | None:
+def similar_name(name: str) -> str | None:
     """Return the packaged model or local folder with the name most similar to a missing one."""
-    known = {each.casefold(): each for each in _near()}
+    known = {each.casefold(): each for each in _similar_names()}
     found = difflib.get_close_matches(name[:LONGEST_TYPO].casefold(), known, n=1)
     return known[found[0]] if found else None
 
 
-def _near() -> list[str]:
+def _similar_names() -> list[str]:
     """Return the names of packaged models, and of folders in the working directory that contain a model."""
     found = list(PACKAGED)
     with suppress(OSError), os.scandir() as entries:
-        found += [each.name for each in islice(entries, _LOOKED_AT) if os.path.isfile(f"{each.name}/{CONFIG}")]
+        found += [entry.name for entry in islice(entries, _LOOKED_AT) if os.path.isfile(f"{entry.name}/{CONFIG}")]
     return found
 
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from continual_petl._hub_cache import refuse_damaged
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.available import check_available
-from continual_petl.backbones.files import config_facts, files_of, source_of
+from continual_petl.backbones.backbone_files import config_facts, files_of, source_of
 from continual_petl.backbones.max_length import max_length_of
 from continual_petl.backbones.mutable_state import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool

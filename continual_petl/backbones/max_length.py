@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from continual_petl.backbones.anatomy import Anatomy, find_anatomy, known_families
-from continual_petl.backbones.files import CONFIG, files_there, source_of
+from continual_petl.backbones.backbone_files import CONFIG, files_there, source_of
 from continual_petl.errors import InputError
 
 RELATIVE_LENGTH = 512

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from continual_petl._hub_cache import refuse_damaged
-from continual_petl.backbones.files import source_of
+from continual_petl.backbones.backbone_files import source_of
 from continual_petl.backbones.weights import code_refused, first_line, needs_code
 from continual_petl.errors import InputError
 

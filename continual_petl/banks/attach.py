@@ -29,10 +29,10 @@ from continual_petl.banks.forms.base import NOTHING, Behind, Placement, PrefixPl
 from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, without_prompt
 from continual_petl.banks.recompute import layers_recomputed
 
-_turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()
 _table = threading.Lock()
-"""Guards `_turns`, the lock of each backbone, and `_at_work`, the backbones that have a bank attached."""
+"""Guards `_locks`, the lock of each backbone, and `_at_work`, the backbones that have a bank attached."""
 
 
 def run(
@@ -50,7 +50,7 @@ def run(
         checkpointing: recompute the layers in the backward pass instead of keeping their activations; see
             `continual_petl.banks.recompute`. The gradients are the same, bit for bit.
     """
-    with turn(model):
+    with reserved(model):
         parts = Parts.of(bank, model)
         recomputing: AbstractContextManager[None] = nullcontext()
         if checkpointing and torch.is_grad_enabled():
@@ -60,7 +60,7 @@ def run(
 
 
 def run_parts(model: PreTrainedModel, parts: Parts, inputs: Mapping[str, Tensor]) -> Any:
-    """Return the output of the base model for ``inputs`` with these parts attached; called inside `turn`."""
+    """Return the output of the base model for ``inputs`` with these parts attached; called inside `reserved`."""
     with _attached(model, parts):
         return one_pass(model, parts, inputs, base=True)
 
@@ -98,7 +98,7 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
         inputs: ids and mask; rows of a decoder-only model are left-padded.
         settings: further arguments of ``generate``.
     """
-    with turn(model), torch.no_grad():
+    with reserved(model), torch.no_grad():
         parts = Parts.of(bank, model)
         length, substitutes = parts.num_prompt_vectors, {f"model.{name}": own for name, own in parts.own.items()}
         given: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
@@ -120,7 +120,7 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[None]:
         RuntimeError: if this thread has already attached a bank to the backbone; if the backbone would recompute layers in
             the backward pass, when the bank is no longer attached; or if it would use weights cached for another bank.
     """
-    with turn(model), _attached(model, Parts.of(bank, model)):
+    with reserved(model), _attached(model, Parts.of(bank, model)):
         yield
 
 
@@ -140,22 +140,22 @@ def _check_ready(model: nn.Module) -> None:
 
 
 @contextmanager
-def turn_of(model: nn.Module) -> Iterator[None]:
+def locked(model: nn.Module) -> Iterator[None]:
     """Lock the backbone for this thread inside the ``with`` block; blocks may be nested in one thread."""
     with _table:
-        lock = _turns.setdefault(model, threading.RLock())
+        lock = _locks.setdefault(model, threading.RLock())
     with lock:
         yield
 
 
 @contextmanager
-def turn(model: nn.Module) -> Iterator[None]:
+def reserved(model: nn.Module) -> Iterator[None]:
     """Reserve the backbone for one bank inside the ``with`` block; wait while another thread has a bank attached to it.
 
     Raises the same errors as `attached`.
     """
     _check_ready(model)
-    with turn_of(model):
+    with locked(model):
         if model in _at_work:
             raise RuntimeError("this backbone already carries a bank: leave its block before attaching another one")
         _at_work.add(model)
@@ -236,7 +236,7 @@ def _followed_by(follow: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, Any
 @contextmanager
 def _again(model: PreTrainedModel, parts: Parts, number: int) -> Iterator[None]:
     """Attach the parts of one layer while that layer is recomputed in the backward pass."""
-    with turn(model), _attached(model, parts.of_layer(number)):
+    with reserved(model), _attached(model, parts.of_layer(number)):
         yield
 
 

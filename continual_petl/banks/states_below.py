@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from continual_petl.backbones.sites import Sites
-from continual_petl.banks.attach import turn_of
+from continual_petl.banks.attach import locked
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.recompute import Forward, forwards_replaced
 
@@ -83,7 +83,7 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
     stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
     stand_ins |= dict.fromkeys(layers[layer:], _through(model))
     stand_ins |= dict.fromkeys(layers[layer : layer + 1], take)
-    with turn_of(model), forwards_replaced(stand_ins):
+    with locked(model), forwards_replaced(stand_ins):
         _run(model, sites, inputs)
     return taken[0]
 
@@ -120,7 +120,7 @@ def starting_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Te
 
     stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
     stand_ins[layers[min(layer, len(layers) - 1)]] = begin if layer < len(layers) else end
-    with turn_of(model), forwards_replaced(stand_ins):
+    with locked(model), forwards_replaced(stand_ins):
         yield
 
 
@@ -135,7 +135,7 @@ def why_not_start(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Ten
         layer: as in `states_below`.
     """
     try:
-        with turn_of(model):
+        with locked(model):
             states_BTD = states_below(model, sites, inputs, layer)
             whole = _run(model, sites, inputs)
             with starting_at(model, sites, layer, states_BTD):

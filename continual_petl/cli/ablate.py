@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, plain, print_json, progress
 from continual_petl.engine.ablation.result import Ablation
-from continual_petl.engine.ablation.words import headline, left_off, remarks, table
+from continual_petl.engine.ablation.terminal import headline, left_off, remarks, table
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.task_lines import nothing_yet_line

@@ -66,7 +66,7 @@ class CopiedColumns:
         Raises:
             InputError: naming the column.
         """
-        for name in self.types.keys() & answer_columns(manifests).keys():
+        for name in self.types.keys() & prediction_columns(manifests).keys():
             raise InputError(
                 f"the input has a column {name!r}, and --output adds one of the same name to the copied columns; rename it "
                 "in the input."
@@ -99,7 +99,7 @@ def given_columns(manifest: Manifest) -> Types:
     return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(manifest)}
 
 
-def answer_columns(manifests: Sequence[Manifest]) -> Types:
+def prediction_columns(manifests: Sequence[Manifest]) -> Types:
     """Return the columns that the predictions for these tasks add."""
     answer: set[str] = {kind_of(manifest).answer_type for manifest in manifests}
     shares: Types = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}

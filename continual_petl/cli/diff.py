@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.open_anywhere import open_anywhere
 from continual_petl.report.differences import differences
 from continual_petl.report.task_lines import difference_lines
 

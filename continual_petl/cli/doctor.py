@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         **doctor_checks.CHECKS,
         "disk": lambda: doctor_checks.disk(Path(arguments.run_dir)),
     }
-    found = {title: _redacted(_tried(look)) for title, look in asked.items()}
+    found = {title: _redacted(_tried(collect)) for title, collect in asked.items()}
     if arguments.json:
         print_json(found)
     else:
@@ -57,9 +57,9 @@ def _wrapped(value: str) -> list[str]:
     return wrap(value, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _tried(collect: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return look()
+        return collect()
     except (Exception, SystemExit) as error:  # report failures instead of failing
         return {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
 

@@ -10,14 +10,14 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.cli.shared_options import check_given
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
-from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
+from continual_petl.streams.stream_file.file_types import refuse_other_type
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     check_given(arguments.task, "import")
     open_store(arguments.run)  # before torch is imported
-    refuse_other_kind(arguments.folder, "the folder of an adapter", takes=["adapter"])
+    refuse_other_type(arguments.folder, "the folder of an adapter", takes=["adapter"])
     if not Path(arguments.folder).is_dir():
         raise InputError(f"{arguments.folder}: there is no such folder; give the folder that save_pretrained wrote")
     with heavy_imports():

@@ -17,14 +17,14 @@ from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
-from continual_petl.export.of_bank import refused_by_bank
-from continual_petl.export.words import FORMATS, in_words
+from continual_petl.export.bank_formats import refused_by_bank
+from continual_petl.export.format_names import FORMATS, in_words
 from continual_petl.kind import kind_of
 from continual_petl.store.files.atomic import explain_refusals, write_file
-from continual_petl.streams.scaffold.choose import choose
+from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
+from continual_petl.streams.stream_file.file_types import refuse_other_type
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     file = Path(arguments.output)
     for data in arguments.data:
         suffix = Path(data).suffix
-        refuse_other_kind(os.path.expanduser(data), "data", takes=("rows", "data"))
+        refuse_other_type(os.path.expanduser(data), "data", takes=("rows", "data"))
         known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
         if known and not is_url(data) and not Path(data).exists():
             raise InputError(
@@ -50,18 +50,18 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
     from continual_petl.streams.scaffold.header import header_remark
-    from continual_petl.streams.scaffold.look import look
+    from continual_petl.streams.scaffold.inspect_data import inspect_data
     from continual_petl.streams.scaffold.profile import profile
 
     limits, tasks = given_limits(arguments), []
     for data in arguments.data:
-        seen = look(data, limits, arguments.rows)
+        seen = inspect_data(data, limits, arguments.rows)
         columns = profile(seen.table)
         found = guess(data, columns)
         if not arguments.json:
             found = _asked(data, found, columns)
         tasks.append((seen, found))
-    backbone = choose({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
+    backbone = choose_backbone({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
     tasks = [(s, replace(g, kind=backbone.writes if kind_of(g).generates else g.kind)) for s, g in tasks]
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)

@@ -18,9 +18,9 @@ from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import ROW_SUFFIXES
-from continual_petl.streams.stream_file.kind_of_file import YAML, refuse_other_kind
-from continual_petl.streams.stream_file.places import Places
-from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task, load_stream
+from continual_petl.streams.stream_file.file_types import YAML, refuse_other_type
+from continual_petl.streams.stream_file.key_locations import KeyLocations
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_located_task, load_stream
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -33,9 +33,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if its columns do not have "
             "the standard names; `continual-petl init` writes such entries under tasks."
         )
-    refuse_other_kind(arguments.task_file, "the file of one task", YAML)
+    refuse_other_type(arguments.task_file, "the file of one task", YAML)
     try:
-        task, places = load_placed_task(arguments.task_file, overrides)
+        task, places = load_located_task(arguments.task_file, overrides)
     except PartlyUsableError as error:
         if error.rest is None:
             raise
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
 
 
-def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespace) -> int:
+def _learn(run: Run, task: TaskSpec, places: KeyLocations, arguments: argparse.Namespace) -> int:
     check_stream(run.store)
     spec = run.spec
     if arguments.evaluate is not None:

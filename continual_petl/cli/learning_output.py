@@ -28,7 +28,7 @@ from continual_petl.engine.learn import LearnOptions, learn_tasks
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import printable, quoted
-from continual_petl.export.words import in_words
+from continual_petl.export.format_names import in_words
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.report.whole_table import WholeTable
@@ -73,14 +73,14 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
     Raises:
         InputError: if a logger cannot be used here.
     """
-    found: list[L.Callback] = []
+    callbacks: list[L.Callback] = []
     if arguments.log or arguments.log_banks:
-        found.append(Loggers(arguments.log, log_banks=arguments.log_banks))
+        callbacks.append(Loggers(arguments.log, log_banks=arguments.log_banks))
     if not arguments.quiet:
-        found.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
+        callbacks.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
     else:
-        found.append(_IgnoredSettings())
-    return found
+        callbacks.append(_IgnoredSettings())
+    return callbacks
 
 
 class _IgnoredSettings(StreamCallback):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.open_anywhere import open_anywhere
 from continual_petl.report.inventory import listed
 from continual_petl.report.task_lines import NOTHING_YET, half_learned_line, half_replaced_line, list_lines, task_table
 from continual_petl.store.folder.progress import half_learned

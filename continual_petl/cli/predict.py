@@ -16,14 +16,14 @@ from pathlib import Path
 from textwrap import indent
 
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
-from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
+from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, prediction_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import predict_unnamed
+from continual_petl.cli.predictions_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.rows_in import SUFFIXES, Named, given_rows, read_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable, quoted
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, TaskColumns, record_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         # Rows that were not read from columns all belong to the task that --task names.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
-        _write(windows, manifests, types | answer_columns(list(manifests.values())), arguments)
+        _write(windows, manifests, types | prediction_columns(list(manifests.values())), arguments)
     elif arguments.json:
         _print_records(_records(window, manifests, arguments.task_column) for window in windows)
     else:

@@ -10,13 +10,13 @@ from itertools import chain
 from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
-from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
+from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, prediction_columns
 from continual_petl.cli.limits import given_limits
+from continual_petl.cli.predictions_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, record_of, route_of
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.schema.limits_spec import LimitsSpec
@@ -93,8 +93,8 @@ def _line(run: Run, prediction: Prediction) -> str:
     if prediction.task is None:
         nearest = next(iter(prediction.runners_up))
         return f"{UNKNOWN}{near}\tnearest task: {nearest} {prediction.task_probability:.4f}"
-    found = line_of(prediction, run.store.manifest(prediction.task))
-    return f"{prediction.task} {prediction.task_probability:.4f}{near}\t{found}"
+    line = line_of(prediction, run.store.manifest(prediction.task))
+    return f"{prediction.task} {prediction.task_probability:.4f}{near}\t{line}"
 
 
 def _record(run: Run, row: Row, given: Record | None, prediction: Prediction) -> Record:
@@ -119,7 +119,7 @@ def _write(
     if types is None:
         types = {"text": {"text"}, "text_pair": {"text"}}
         types |= {name: kinds for manifest in manifests for name, kinds in given_columns(manifest).items()}
-    write_records(path, records(), types | answer_columns(manifests) | ROUTE, raw_csv=arguments.raw_csv)
+    write_records(path, records(), types | prediction_columns(manifests) | ROUTE, raw_csv=arguments.raw_csv)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(counts)})
     else:

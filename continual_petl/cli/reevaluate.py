@@ -20,24 +20,24 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     check_local(arguments.run)
     run = Run(arguments.run, remote_code=arguments.remote_code)
-    found = run.reevaluate(wait=arguments.wait)
+    reevaluation = run.reevaluate(wait=arguments.wait)
     if arguments.json:
-        print_json(found.to_json())
-        return 0 if found.ok else 1
+        print_json(reevaluation.to_json())
+        return 0 if reevaluation.ok else 1
     console = out()
     print_report(console, run.results, run.growth, half=half_learned(run.store), errors=errors_of(run.store))
-    for task, why in found.left.items():
+    for task, why in reevaluation.left.items():
         console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
-    filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")
-    nothing = "no score was filled in" if found.left else _nothing_missing(run)
+    filled, checked = counted(len(reevaluation.certified), "score"), counted(len(reevaluation.checks), "certificate")
+    nothing = "no score was filled in" if reevaluation.left else _nothing_missing(run)
     console.print(
         f"{filled} filled in from certificates (status: certified); {checked} checked for this"
-        if found.certified
+        if reevaluation.certified
         else printable(nothing),
         markup=False,
         soft_wrap=True,
     )
-    return 0 if found.ok else 1
+    return 0 if reevaluation.ok else 1
 
 
 def _nothing_missing(run: Run) -> str:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
-from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.open_anywhere import open_anywhere
 from continual_petl.report.terminal import print_report
 from continual_petl.report.wrong_predictions import MAX_TASKS, WrongPredictions
 from continual_petl.store.open_run import is_on_hub
 
 if TYPE_CHECKING:
-    from continual_petl.report.facts import Reader
+    from continual_petl.report.read_facts import Reader
     from continual_petl.report.run_facts import RunFacts
 
 
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_anywhere(run) for run in arguments.runs]
     # Imported only once the folders are known to be runs, since the import takes a moment.
-    from continual_petl.report.facts import Reader
+    from continual_petl.report.read_facts import Reader
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     readers = [Reader(store.folder) for store in stores]

@@ -23,7 +23,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.records import format_of, read_records
 from continual_petl.streams.sources.text_file import TextFile, check_regular
-from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
+from continual_petl.streams.stream_file.file_types import refuse_other_type
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
@@ -163,7 +163,7 @@ def _format(path: Path) -> str:
     """Return the suffix of a file, after checking that it can be read."""
     check_regular(f"--input {path}", str(path))
     kind = format_of(path)
-    refuse_other_kind(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
+    refuse_other_type(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
         raise InputError(
             f"--input {path}: ends in {path.suffix!r}; allowed: {', '.join(SUFFIXES)}, and text formats with .gz"

@@ -69,11 +69,11 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
 def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
     store = Store(folder)
     try:
-        learned, pin = set(store.tasks).difference(arguments.replace), store.pin()
+        learned, pinned = set(store.tasks).difference(arguments.replace), store.pinned()
     except StoreError:
         return  # reported when the run is opened
     from continual_petl.engine.checks.mistakes import refuse_missing_backbone, refuse_missing_files
 
     new = [task for task in stream.spec.tasks if task.name not in learned]
-    refuse_missing_backbone(stream.spec, new, None if pin is None else pin.name)
+    refuse_missing_backbone(stream.spec, new, None if pinned is None else pinned.name)
     refuse_missing_files(stream.spec, new)

@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     )
     bound_kernel_caches()
     with heavy_imports():
-        from continual_petl.serve.start import serve  # imports torch
+        from continual_petl.serve.server import serve  # imports torch
 
     def ready(address: str) -> None:
         out().print(

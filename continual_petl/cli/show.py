@@ -8,7 +8,7 @@ import shlex
 from continual_petl.cli import list as list_tasks
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import printable
-from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.open_anywhere import open_anywhere
 from continual_petl.report.task_lines import task_facts
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.open_run import check_learned

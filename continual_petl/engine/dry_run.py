@@ -33,7 +33,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitFacts:
+class PlannedSplit:
     """Numbers of rows and tokens in one split, as they are passed to the backbone."""
 
     num_rows: int
@@ -49,7 +49,7 @@ class Preview:
 
     plan: TaskPlan
     """The task with all its settings resolved; for a learned task whose data is missing, its certificate."""
-    splits: dict[str, SplitFacts]
+    splits: dict[str, PlannedSplit]
     """Empty for a learned task whose data is missing."""
     parameters: Mapping[str, int]
     """Number of parameters of the bank's modifications (``modifications``), of the backbone parameters that it copies and
@@ -104,7 +104,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     new = [task for task in wanted if task.name not in learned]
     if not check_loads(session, wanted, problems):
         find_problems(session, new, problems).raise_all()
-    if session.store.pin() is not None:
+    if session.store.pinned() is not None:
         session.check_backbone()
     forgotten = (*forgotten_tasks(session), *tasks_without_routing(session))
     for task in wanted:
@@ -170,8 +170,8 @@ def _without_data(session: Session, task: str, why: InputError) -> Preview:
     )
 
 
-def _facts(rows: TokenisedRows) -> SplitFacts:
-    return SplitFacts(
+def _facts(rows: TokenisedRows) -> PlannedSplit:
+    return PlannedSplit(
         num_rows=len(rows),
         mean_tokens=float(np.mean(rows.lengths)),
         longest=int(np.max(rows.lengths)),

@@ -15,7 +15,7 @@ from continual_petl.store.forget import delete_forgotten, forget_entry, forget_t
 from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def drop_task(run_dir: str | Path, task: str | None = None, *, entry: int | None
             )
         elif others and len(others) < len(spec.tasks) and task is not None and not store.has(task):
             try:
-                store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+                store.write_stream(dump_stream(without_unused_settings(spec.model_copy(update={"tasks": others}))))
             except StoreError:
                 if stone is not None and is_new:
                     with explain_refusals(store.tombstone_folder):

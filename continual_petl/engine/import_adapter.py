@@ -18,9 +18,9 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import (
-    answer_splits,
     certifying_probe,
     commit_bank,
+    predict_splits,
     router_sums,
 )
 from continual_petl.engine.task_run import Clock, TaskRun
@@ -46,7 +46,7 @@ from continual_petl.store.open_run import open_store
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
@@ -109,7 +109,7 @@ def commit_adapter(
         session.store.write_backbone(learned.backbone)
         seconds = commit_bank(session, learned)
         if data is not None:
-            session.store.write_stream(dump_stream(settled(spec.anchored())))
+            session.store.write_stream(dump_stream(without_unused_settings(spec.anchored())))
         finish_task(session, task, [], seconds, request)
     return session
 
@@ -205,7 +205,7 @@ def _with_rows(
     probe = certifying_probe(run)
     differing = _write(session, run.plan, run.bank, imported, probe)
     run.learner.eval()
-    scores, answers = answer_splits(run)
+    scores, answers = predict_splits(run)
     notices = (*run.data.notices, _notice(entry, origin), *differing)
     learned = TrainedBank(
         record=_record(session, run.plan, origin, notices, scores, run.data.digests),

@@ -33,7 +33,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
-from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
+from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
@@ -104,7 +104,7 @@ def learn_tasks(
     check_is_stream(stream)
     check_local(run_dir)
     check_names("replace", replace)
-    if not isinstance(callbacks, Sequence) or not all(isinstance(each, L.Callback) for each in callbacks):
+    if not isinstance(callbacks, Sequence) or not all(isinstance(callback, L.Callback) for callback in callbacks):
         raise InputError(f"callbacks: got {callbacks!r:.80}; give a list of callbacks, such as [NoForgetting()]")
     raise_problems([f"trainer.{key[-1]}: {text}" for key, text in contradictions({"trainer": trainer or {}})])
     pool = Pool(jobs, executor)
@@ -126,7 +126,7 @@ def learn_tasks(
         notices = (*replaced, *_notices(session, given, only), *pool.notices())
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
-        session.store.write_stream(dump_stream(settled(_kept(session, pending, started))))
+        session.store.write_stream(dump_stream(without_unused_settings(_kept(session, pending, started))))
         with run_events(watching, session, notices):
             _learn_all(session, watching, request, pending, pool, only)
         end_replacing(session.store)

@@ -15,7 +15,7 @@ from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.stream_file.kind_of_file import kind_of_path
+from continual_petl.streams.stream_file.file_types import type_of_path
 from continual_petl.streams.stream_file.yaml_file import ONE_TASK, load_stream, load_task, located
 
 Tasks = TaskStream | TaskSpec | Mapping[str, Any] | str | os.PathLike[str] | None
@@ -29,7 +29,7 @@ def learn_into(folder: Path, tasks: Tasks, **options: Unpack[LearnOptions]) -> S
         InputError: as `learn_tasks`; or if there is another learned task of this name.
     """
     if isinstance(tasks, str | os.PathLike):
-        is_stream = kind_of_path(tasks) in ("stream", "stream of a run")
+        is_stream = type_of_path(tasks) in ("stream", "stream of a run")
         tasks = TaskStream.from_yaml(tasks) if is_stream else load_task(tasks)
     elif isinstance(tasks, Mapping):
         tasks = TaskSpec(**tasks)

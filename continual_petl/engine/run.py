@@ -13,7 +13,7 @@ from continual_petl import _notebook
 from continual_petl._process import heavy_imports
 from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address, check_repo
-from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.open_anywhere import open_anywhere
 from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed, run_to_json
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
     from continual_petl.export.task_model import TaskModel
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
     from continual_petl.hub.push import Pushed
     from continual_petl.learner import ContinualLearner
     from continual_petl.predictor.records import OneRow, Row, Unknown
@@ -302,8 +302,8 @@ class Run:
             run.figures()["matrix"]  # one
             run.figures("agnews")["curve"]
         """
-        from continual_petl.report.facts import read_facts
         from continual_petl.report.figures.registry import figures_of_run, figures_of_task
+        from continual_petl.report.read_facts import read_facts
 
         if task is not None:
             self.check_learned(task)

@@ -36,7 +36,7 @@ from continual_petl.streams.sources.label_file import read_label_names
 if TYPE_CHECKING:
     from continual_petl.callbacks.base import WatchedRun
     from continual_petl.streams.batches.datamodule import TaskDataModule
-    from continual_petl.streams.preparation.checked import Checked
+    from continual_petl.streams.preparation.checked_rows import Checked
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _DEFAULTS = re.compile(rb"^defaults:[ \t]*([23])\b", re.MULTILINE)
@@ -71,7 +71,7 @@ class ProcessSettings:
         """Adopt the settings of the process that made them, after checking that the folder is visible here.
 
         Args:
-            what: kind of folder, for the message.
+            what: type of folder, for the message.
             file: a file that the folder has to contain; "." if any folder will do.
 
         Raises:

@@ -40,13 +40,13 @@ from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.heads.metric_names import lowest
 from continual_petl.kind import kind_of
-from continual_petl.learner.start import check_start, copy_bank
+from continual_petl.learner.start_from import check_start, copy_bank
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import NUM_LAYERS
 from continual_petl.router.totals import Totals, totals_of
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.values import Parent, Start, StartCandidate
+from continual_petl.store.certificate.values import BankReference, Start, StartCandidate
 from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 
 FILE = "start.json"
@@ -97,7 +97,7 @@ def initialise(run: TaskRun, candidate: StartCandidate) -> None:
         run.bank.copy_body(combine([bank.body() for _, bank in found], candidate.weights))
 
 
-def _averaged(run: TaskRun, parents: Sequence[Parent]) -> Start:
+def _averaged(run: TaskRun, parents: Sequence[BankReference]) -> Start:
     """Return the record of an average that the stream names."""
     try:
         candidate = _average(run, parents, num_short_steps(run))
@@ -171,7 +171,7 @@ def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
     return fresh + margin * math.sqrt(2 * share * (1 - share) / num_rows)
 
 
-def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCandidate:
+def _average(run: TaskRun, parents: Sequence[BankReference], num_steps: int) -> StartCandidate:
     """Learn the weights of an average of earlier banks."""
     initialise(run, StartCandidate())
     bodies = [learned_bank(run.session, run.plan, parent.task, run.backbone)[1].body() for parent in parents]
@@ -180,16 +180,18 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
     return StartCandidate(parents=tuple(parents), weights=tuple(weights.weights))
 
 
-def _fitting(run: TaskRun) -> list[Parent]:
+def _fitting(run: TaskRun) -> list[BankReference]:
     """Return the banks of the most similar tasks, leaving out banks whose structure differs too much to be copied."""
     store = run.store
-    found: list[Parent] = []
+    bank_references: list[BankReference] = []
     try:
         totals = totals_of(store)
     except InputError:
-        return found  # earlier tasks stored routing statistics from different layers, which cannot be compared
+        return (
+            bank_references  # earlier tasks stored routing statistics from different layers, which cannot be compared
+        )
     if not totals.layers:
-        return found
+        return bank_references
     sums = comparable_sums(run, totals)
     ranked = [task for task in distances(totals, sums.counts_C, sums.means_CF) if task != run.plan.name]
     for task in ranked[:_SHORTLIST]:
@@ -197,10 +199,10 @@ def _fitting(run: TaskRun) -> list[Parent]:
             check_start(run.plan, store.plan(task), run.backbone)
         except InputError:
             continue  # a bank with a different structure
-        found.append(certified_parent(run.session, task))
-        if len(found) == MAX_PARENTS:
+        bank_references.append(certified_parent(run.session, task))
+        if len(bank_references) == MAX_PARENTS:
             break
-    return found
+    return bank_references
 
 
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
@@ -353,8 +355,8 @@ def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
     except DivergedError:
         return None
     rows, models, session = run.data.validation.take(scored_rows(run)), run.session.models, run.session
-    found = outputs_of(run.learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
-    return score(run.learner, rows, found).scores.get(run.plan.metric)
+    outputs = outputs_of(run.learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
+    return score(run.learner, rows, outputs).scores.get(run.plan.metric)
 
 
 def scored_rows(run: TaskRun) -> list[int]:

@@ -21,7 +21,7 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
-from continual_petl.store.parents import read_banks
+from continual_petl.store.dependencies import read_banks
 from continual_petl.store.store import Store
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec

@@ -133,7 +133,7 @@ def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def answers_here(arguments: Mapping[str, Any]) -> bool:
+def predicts_here(arguments: Mapping[str, Any]) -> bool:
     """Return whether a Trainer with these settings would merely predict batch by batch, in this process, on `device_of`.
 
     That is the case with one device: a GPU that torch calls cuda, or the CPU, if the stream asks for it or if it names no
@@ -148,8 +148,8 @@ def answers_here(arguments: Mapping[str, Any]) -> bool:
     return asked.pop("accelerator") in ("cpu", "cuda") and asked in ({}, {"devices": 1})
 
 
-def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
-    """Return a Trainer that only predicts, in one process, on the kind of device that the stream's Trainer uses."""
+def predicting_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
+    """Return a Trainer that only predicts, in one process, on the type of device that the stream's Trainer uses."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
 
     def make(devices: Any) -> L.Trainer:

@@ -14,10 +14,10 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.adapterhub.lowrank import depends_on_signs
+from continual_petl.export.format_names import FORMATS, ONLY_IF, CannotExpressError, Format
 from continual_petl.export.merged import check_merged
-from continual_petl.export.peft.files import peft_adapter
+from continual_petl.export.peft.write_adapter import peft_adapter
 from continual_petl.export.subject import Subject, tokenizer_of, why_not_at_all
-from continual_petl.export.words import FORMATS, ONLY_IF, CannotExpressError, Format
 from continual_petl.kind import kind_of
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan

@@ -136,8 +136,11 @@ def expected_of(subject: Subject, rows: Sequence[Any]) -> dict[str, Any]:
     outputs = outputs.cpu()
     if plan.options_from is not None:
         options = [row[1] for row in rows] if plan.options_from == "row" else [list(plan.options or ())] * len(rows)
-        own = [row[: len(each)].tolist() for row, each in zip(outputs, options, strict=True)]
-        return {"scores": own, "answers": [each[row.index(max(row))] for each, row in zip(options, own, strict=True)]}
+        own = [row[: len(option)].tolist() for row, option in zip(outputs, options, strict=True)]
+        return {
+            "scores": own,
+            "answers": [option[row.index(max(row))] for option, row in zip(options, own, strict=True)],
+        }
     if not kind_of(plan).per_word:
         return {"logits": outputs}
     labels, best = plan.labels or (), outputs.argmax(-1)

@@ -12,16 +12,16 @@ from transformers import GenerationConfig, PreTrainedModel
 from continual_petl.backbones.weights import quiet
 from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
-from continual_petl.export.card import checkpoint_card
+from continual_petl.export.bank_formats import check_bank
+from continual_petl.export.check_readme import OnDevice, check_written
 from continual_petl.export.classes import Place, auto_class, configured, find_place, with_head
-from continual_petl.export.code import Loading, code_of, generation_settings
 from continual_petl.export.compare import Compute, check_outputs
+from continual_petl.export.format_names import CannotExpressError
 from continual_petl.export.hard_rows import ends_every_text
 from continual_petl.export.model_card import HERE
-from continual_petl.export.of_bank import check_bank
+from continual_petl.export.readme import checkpoint_card
+from continual_petl.export.readme_code import Loading, code_of, generation_settings
 from continual_petl.export.subject import Subject
-from continual_petl.export.words import CannotExpressError
-from continual_petl.export.written import OnDevice, check_written
 from continual_petl.heads.linear import LinearHead
 from continual_petl.learner.task_bank import head_of
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.backbones.files import files_there, source_of
+from continual_petl.backbones.backbone_files import files_there, source_of
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.export.words import CannotExpressError
+from continual_petl.export.format_names import CannotExpressError
 from continual_petl.heads.linear import NumberHead
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.kind import find_kind

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from continual_petl.errors import InputError, StoreError, did_you_mean
-from continual_petl.export.words import FORMATS, Format
+from continual_petl.export.format_names import FORMATS, Format
 from continual_petl.store.files.atomic import new_folder
 from continual_petl.store.store import Store
 
@@ -42,10 +42,10 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     target, chosen = check_request(models.store, format, folder), cast(Format, format)
     from safetensors import SafetensorError
 
-    from continual_petl.export.adapterhub.files import write_adapters
+    from continual_petl.export.adapterhub.write_adapter import write_adapters
     from continual_petl.export.formats import check_format
     from continual_petl.export.merged import write_checkpoint
-    from continual_petl.export.peft.files import write_peft
+    from continual_petl.export.peft.write_adapter import write_peft
     from continual_petl.export.subject import find_subject
 
     subject = find_subject(models, task)

@@ -9,12 +9,12 @@ from continual_petl._lazy import lazy_names
 if TYPE_CHECKING:
     from continual_petl.heads.head import Head as Head
     from continual_petl.heads.linear import LinearHead as LinearHead
-    from continual_petl.heads.words import Prediction as Prediction
+    from continual_petl.heads.predictions import Prediction as Prediction
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "Prediction": "continual_petl.heads.words",
+        "Prediction": "continual_petl.heads.predictions",
         "Head": "continual_petl.heads.head",
         "LinearHead": "continual_petl.heads.linear",
     },

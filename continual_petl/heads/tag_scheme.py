@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import known_names
 from continual_petl.spelling import folded, visibly
 
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     """The type of the entity, as a key to compare; empty outside and for tags without types."""
 
 
-class TagReading(FrozenModel):
+class TagReading(StrictModel):
     """How the tags of a task are read, in full; part of its certificate."""
 
     scheme: Scheme
@@ -115,7 +115,7 @@ def read_tags(
     """Return how the tags of a task are read.
 
     The first argument is all that is needed; the others are what the user wrote. IOB1 and
-    IOB2 have the same letters, and so have IOE1 and IOE2: this names one of each, and `settled` decides by the rows.
+    IOB2 have the same letters, and so have IOE1 and IOE2: this names one of each, and `decided_by_rows` decides by the rows.
 
     Args:
         labels: all tags of the task.
@@ -189,7 +189,7 @@ def _in_short(reading: TagReading, label: str) -> str:
     return f"{reading.scheme} with the letter as {reading.position} ({visibly(label)} is {role} of type {name!r})"
 
 
-def settled(
+def decided_by_rows(
     reading: TagReading, labels: Sequence[str], rows: Iterable[Sequence[int]], written: bool
 ) -> tuple[TagReading, int]:
     """Return the reading with IOB1 told from IOB2 (and IOE1 from IOE2) by rows, and how many rows break its rules.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LARGEST = 1e300
 """Largest absolute value of a target, and the inverse of the smallest deviation: what is computed from them stays finite."""
 
 
-class Targets(FrozenModel):
+class Targets(StrictModel):
     """The training targets of a regression task, as its head needs to know them."""
 
     mean: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]

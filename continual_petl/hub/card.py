@@ -24,13 +24,14 @@ def run_card(facts: RunFacts, head: Link, address: Address) -> str:
         head: the newest entry of its chain.
         address: where the run can be loaded from.
     """
-    pin, last = facts.pin, facts.growth[-1]
-    assert pin is not None
+    model, last = facts.pinned, facts.growth[-1]
+    assert model is not None
     tasks = [task.name for task in facts.tasks]
     stored = (
-        f"{last.stored:,} parameters ({last.stored / pin.num_parameters:.1%} of the backbone's {pin.num_parameters:,})"
+        f"{last.stored:,} parameters ({last.stored / model.num_parameters:.1%} of the backbone's "
+        f"{model.num_parameters:,})"
     )
-    base = base_model(pin.name)
+    base = base_model(model.name)
     backbone = "a backbone that is not on the Hub" if base is None else f"[{base}](https://huggingface.co/{base})"
     order = " one after another" if len(tasks) > 1 else ""
     at = "" if address.revision is None else f', revision="{address.revision}"'

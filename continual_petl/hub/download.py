@@ -23,9 +23,9 @@ from continual_petl._hub_cache import AGAIN, damaged_files, not_as_listed, remov
 from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address
 from continual_petl.hub.errors import explained
-from continual_petl.hub.files import PATTERNS, check_listed, limit_of
 from continual_petl.hub.refusal import problems_of, refusal
-from continual_petl.report.facts import read_facts
+from continual_petl.hub.uploaded_files import PATTERNS, check_listed, limit_of
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.files.atomic import explain_refusals, make_folder
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from continual_petl.export.model_card import HERE, base_model, updated_card
 from continual_petl.hub.address import Address, check_repo
 from continual_petl.hub.card import run_card
 from continual_petl.hub.errors import explained, offline
-from continual_petl.hub.files import RESULTS, files_of, limit_of
 from continual_petl.hub.refusal import problems_of, refusal
-from continual_petl.report.facts import read_facts
+from continual_petl.hub.uploaded_files import RESULTS, files_of, limit_of
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
 
 def check_export(store: Store, task: str, format: str) -> None:
     """Raise `InputError` if others could not load the export: an adapter whose backbone is a folder on this machine."""
-    pin = store.pin()
-    if format == "peft" and pin is not None and base_model(pin.name) is None:
+    pinned = store.pinned()
+    if format == "peft" and pinned is not None and base_model(pinned.name) is None:
         raise InputError(
-            f"task {task!r}: its backbone is the folder {pin.name}, which others do not have, so they could not load an "
+            f"task {task!r}: its backbone is the folder {pinned.name}, which others do not have, so they could not load an "
             "adapter for it. Push format 'merged', which includes the backbone, or learn the task on a backbone from "
             "the Hub."
         )

@@ -62,14 +62,14 @@ def check_imported(imported: Imported, subject: Subject) -> tuple[float, tuple[s
             f"folder: the outputs of the adapter ({imported.method}) are not finite numbers: its values or its factors are "
             "too large for float32, or it belongs to another base model. Nothing was committed."
         )
-    told = _by_ids(imported, subject, computes)
+    differences = _by_ids(imported, subject, computes)
     if not found <= allowed:
         raise InputError(
             f"task {subject.plan.name!r}: its bank would not compute what {imported.method} computes in the library that "
             f"wrote it: their outputs differ by {found:.2g} (allowed: {allowed:.2g}). Nothing was committed. Please report "
             "this with the versions of transformers and of continual-petl."
         )
-    return found, told
+    return found, differences
 
 
 @torch.no_grad()

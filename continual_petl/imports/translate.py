@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.imports.adapter_folder import CONFIG, AdapterFiles, read_config
 from continual_petl.imports.adapterhub.adapter import translate_hub
-from continual_petl.imports.adapterhub.files import read_hub_files
-from continual_petl.imports.files import CONFIG, AdapterFiles, read_config
+from continual_petl.imports.adapterhub.read_folder import read_hub_files
 from continual_petl.imports.imported import Imported
 from continual_petl.imports.peft.adapter import translate_peft
-from continual_petl.imports.peft.files import read_peft_files
+from continual_petl.imports.peft.read_folder import read_peft_files
 
 
 def read_adapter(folder: str | Path) -> AdapterFiles:

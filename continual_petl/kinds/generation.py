@@ -10,7 +10,7 @@ from continual_petl.errors import about, known_names
 from continual_petl.heads.metric_names import OF_TEXTS
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
 from continual_petl.kinds.texts import OfTexts, column_of_answers
-from continual_petl.streams.preparation.spellings import nearest, unknown_faults
+from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -104,20 +104,20 @@ class Generation(OfTexts):
         """Return scores of texts, or of the options that were chosen."""
         from torchmetrics.classification import MulticlassAccuracy
 
-        from continual_petl.heads.scores import class_scores, text_scores
+        from continual_petl.heads.task_metrics import class_metrics, text_metrics
 
         if labels:
-            return class_scores(len(labels))
+            return class_metrics(len(labels))
         if metric == "accuracy":
             # Each row has its own list of options; predictions and targets are positions in this list.
             return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
-        return text_scores(metric)
+        return text_metrics(metric)
 
     def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
     ) -> list[Prediction]:
         """Return the option with the highest score, and the probabilities of all options."""
-        from continual_petl.heads.words import OF_SUMS, best
+        from continual_petl.heads.predictions import OF_SUMS, best
 
         if labels is None:
             raise TypeError(f"a {self.name} task has no single row of outputs per row of data")

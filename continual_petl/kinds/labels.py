@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
@@ -96,15 +96,15 @@ class OneLabel(OfClasses):
         self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
     ) -> dict[str, Any]:
         """Return accuracy, macro F1 and Matthews' correlation."""
-        from continual_petl.heads.scores import class_scores
+        from continual_petl.heads.task_metrics import class_metrics
 
-        return class_scores(len(labels or ()))
+        return class_metrics(len(labels or ()))
 
     def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
     ) -> list[Prediction]:
         """Return the label with the highest probability, and all probabilities."""
-        from continual_petl.heads.words import best
+        from continual_petl.heads.predictions import best
 
         assert labels is not None
         return [best(labels, row, rounding) for row in outputs_BC]

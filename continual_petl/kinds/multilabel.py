@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
 
 
 class Multilabel(OfTexts):
@@ -74,9 +74,9 @@ class Multilabel(OfTexts):
         labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
-        found = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
+        label_names = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
         with about("labels"):
-            sets = encode_multilabel(rows.where, column, found, labels, positions=how.positions)
+            sets = encode_multilabel(rows.where, column, label_names, labels, positions=how.positions)
         return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
 
     def check_splits(
@@ -142,7 +142,7 @@ class Multilabel(OfTexts):
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
     ) -> list[Prediction]:
         """Return the labels with a probability above one half, and all probabilities."""
-        from continual_petl.heads.words import Prediction
+        from continual_petl.heads.predictions import Prediction
 
         assert labels is not None
         return [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadRows
 from continual_petl.kinds.several import OfSeveral, there
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
     from continual_petl.streams.encoding.rows import Sequences, Texts, TokenisedRows
     from continual_petl.streams.scaffold.guess import Guess
     from continual_petl.streams.scaffold.profile import Column
@@ -46,7 +46,7 @@ _ANSWERS = (
 )
 
 
-class SpanSettings(FrozenModel):
+class SpanSettings(StrictModel):
     """How answers are found in a context."""
 
     stride: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 128
@@ -224,7 +224,7 @@ class QuestionAnswering(OfSeveral):
         self, labels: object, outputs_BC: Tensor, *, targets: object, rounding: float, texts: Texts | None = None
     ) -> list[Prediction]:
         """Return the text of each answer, where it stands in the context, and how probable it is."""
-        from continual_petl.heads.words import Prediction
+        from continual_petl.heads.predictions import Prediction
 
         assert texts is not None
         found = []
@@ -390,13 +390,13 @@ def _spans(kept: Tensor, texts: Texts) -> list[tuple[int, int]]:
     """Return where each answer begins and ends in its context, without white space around it; (0, 0) without an answer."""
     assert texts.sources is not None
     assert texts.places is not None
-    found = []
+    spans = []
     for context, places, (first, last, *_) in zip(texts.sources, texts.places, kept.tolist(), strict=True):
         if first < 0:
-            found.append((0, 0))
+            spans.append((0, 0))
             continue
         start, end = int(places[int(first), 0]), int(places[int(last), 1])
         text = context[start:end]
         start += len(text) - len(text.lstrip())
-        found.append((start, start + len(text.strip())))
-    return found
+        spans.append((start, start + len(text.strip())))
+    return spans

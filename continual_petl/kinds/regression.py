@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.heads.targets import Targets
 from continual_petl.kind import HowRead
 from continual_petl.kinds.texts import OfTexts, column_of_answers
-from continual_petl.streams.preparation.spellings import numbers_notice
+from continual_petl.streams.preparation.spelling_notices import numbers_notice
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import constant_notice, regression_targets
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.heads.head import Head
-    from continual_petl.heads.words import Prediction
+    from continual_petl.heads.predictions import Prediction
 
 _QUANTILES = 10
 
@@ -83,15 +83,15 @@ class Regression(OfTexts):
         self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
     ) -> dict[str, Any]:
         """Return correlations and errors."""
-        from continual_petl.heads.number_scores import NumberScores, single_precision_scores
+        from continual_petl.heads.number_metrics import NumberMetrics, single_precision_metrics
 
-        return {**single_precision_scores()} if single_precision else {"numbers": NumberScores()}
+        return {**single_precision_metrics()} if single_precision else {"numbers": NumberMetrics()}
 
     def in_words(
         self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: Targets | None, rounding: float
     ) -> list[Prediction]:
         """Return the numbers in the units of the targets."""
-        from continual_petl.heads.words import Prediction
+        from continual_petl.heads.predictions import Prediction
 
         numbers_B = outputs_BC.squeeze(-1)
         numbers_B = numbers_B if targets is None else targets.restored(numbers_B)

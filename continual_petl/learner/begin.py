@@ -12,7 +12,7 @@ from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import check_kind, plan_task
-from continual_petl.learner.start import check_start
+from continual_petl.learner.start_from import check_start
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.chat_template import chat_of

@@ -28,7 +28,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind import kind_of
 from continual_petl.learner.begin import prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
@@ -42,7 +42,7 @@ from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import Outputs, respond
-from continual_petl.learner.start import copy_bank
+from continual_petl.learner.start_from import copy_bank
 from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.windows import ALONE, Windows
@@ -396,7 +396,7 @@ class ContinualLearner(L.LightningModule):
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
             plan = self.plan
-            self._scores[split] = make_scores(
+            self._scores[split] = make_metrics(
                 plan.kind,
                 plan.labels,
                 plan.metric,

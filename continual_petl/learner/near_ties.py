@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from continual_petl.heads.words import ROUNDING
+from continual_petl.heads.predictions import ROUNDING
 from continual_petl.learner.sampling import Sampler
 
 Precision = Literal["fp32", "bf16"]
@@ -36,7 +36,7 @@ class NearTies(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores, or those of the sampler."""
         if self._sampler is None:
-            self._near.append(near(scores, self._precision, self._factor))
+            self._near.append(nearly_tied(scores, self._precision, self._factor))
             return scores
         sampled = self._sampler(input_ids, scores)
         self._near.append(self._sampler.near(rounding(scores, self._precision, self._factor)))
@@ -52,7 +52,7 @@ class NearTies(LogitsProcessor):
         return [bool(near_TB[:count, row].any()) for row, count in enumerate(num_tokens)]
 
 
-def near(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor:
+def nearly_tied(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor:
     """Return for each row whether rounding could exchange the two tokens with the highest scores, bool ``(B,)``.
 
     Args:
@@ -61,7 +61,7 @@ def near(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor
         factor: by how much rounding is enlarged.
 
     Example:
-        >>> near(torch.tensor([[20.0, 19.75, 1.0], [20.0, 19.5, 1.0]]), "bf16")
+        >>> nearly_tied(torch.tensor([[20.0, 19.75, 1.0], [20.0, 19.5, 1.0]]), "bf16")
         tensor([ True, False])
     """
     best_B, second_B = scores_BV.topk(2, dim=-1).values.unbind(-1)
@@ -69,7 +69,7 @@ def near(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor
 
 
 def rounding(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor:
-    """Return by how much rounding could change the difference of two scores of a row, ``(B,)``; see `near`.
+    """Return by how much rounding could change the difference of two scores of a row, ``(B,)``; see `nearly_tied`.
 
     The language-modelling head rounds each score to the precision of the backbone, so that each may be off by one unit in
     the last place, besides the differences of `ROUNDING`.

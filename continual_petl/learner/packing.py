@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.attach import turn_of
+from continual_petl.banks.attach import locked
 from continual_petl.errors import InputError
 
 _ROUNDING = 0.05
@@ -33,7 +33,7 @@ def check_packing(task: str, backbone: Backbone) -> None:
         return found
 
     try:
-        with turn_of(model):
+        with locked(model):
             packed, other = (states(before, [0, 1, 0, 1, 2]) for before in ([1, 2], [3, 4]))
             alone = states([], [0, 1, 2])
         apart = torch.equal(packed, other) and bool((packed - alone).norm() <= _ROUNDING * alone.norm())

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import run
-from continual_petl.banks.mixed.run import run_mixed
-from continual_petl.banks.mixed.sharing import pass_key
+from continual_petl.banks.mixed.compatible import pass_key
+from continual_petl.banks.mixed.run_mixed import run_mixed
 from continual_petl.banks.states_below import lowest_layer, starting_at, states_below, why_not_start
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import IGNORED

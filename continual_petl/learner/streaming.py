@@ -53,8 +53,8 @@ class Pieces(BaseStreamer):
         token = int(value)
         if token != self._end:
             self._ids.append(token)
-        settled = self._settled()
-        self._put(self._next(settled) if settled.startswith(self._given) else "")
+        final = self._final_text()
+        self._put(self._next(final) if final.startswith(self._given) else "")
 
     def end(self) -> None:
         """Do nothing: `finish` gets the text."""
@@ -78,7 +78,7 @@ class Pieces(BaseStreamer):
         self._given = text
         return piece
 
-    def _settled(self) -> str:
+    def _final_text(self) -> str:
         """Return the beginning of the text that later tokens cannot change."""
         tokenizer = self._tokenizer
         if not self._ids or _BYTE.fullmatch(str(tokenizer.convert_ids_to_tokens(self._ids[-1]))):

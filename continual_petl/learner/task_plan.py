@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import combined_digest
@@ -37,7 +37,7 @@ _IN_WORDS = {
 """Names for fields that are not keys of a stream file."""
 
 
-class TaskPlan(FrozenModel):
+class TaskPlan(StrictModel):
     """One task, resolved against its stream, its data and its backbone."""
 
     task: Name

@@ -157,8 +157,8 @@ class Given:
         """Return the columns that would be read among those given, the most important one first."""
         if not self._tasks:
             return tuple(name for name in UNNAMED if name in among)
-        found = self._columns(self._tasks[0])
-        return next((names for names in (found.own, found.standard) if names[0] in among), ())
+        columns = self._columns(self._tasks[0])
+        return next((names for names in (columns.own, columns.standard) if names[0] in among), ())
 
     def _as_columns(self, record: Record) -> list[Record] | None:
         """Return the rows of a mapping of columns; None if the mapping is a single row."""
@@ -199,10 +199,10 @@ def tasks_in(tasks: Any) -> list[str]:
         raise InputError(f"task: got a {type(tasks).__name__}; give the name of a task, or a list of names")
     if not isinstance(tasks, Iterable):
         raise InputError(f"task: got {tasks!r:.80}; give the name of a task, or a list of names")
-    found = rows_in(tasks, "task")
-    if found and isinstance(found[0], Mapping):
+    rows = rows_in(tasks, "task")
+    if rows and isinstance(rows[0], Mapping):
         raise InputError(f"task: got a {type(tasks).__name__}, a table; give the name of a task, or a list of names")
-    return [str(task) if isinstance(task, str) else task for task in found]
+    return [str(task) if isinstance(task, str) else task for task in rows]
 
 
 def _record(item: Any) -> Record | None:

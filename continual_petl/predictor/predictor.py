@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from continual_petl.banks.mixed.stacks import stacks_of
+from continual_petl.banks.mixed.stack_cache import stacks_of
 from continual_petl.errors import InputError, StoreError, counted, known_names
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond

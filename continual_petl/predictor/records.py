@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import MAX_OPTIONS, kind_of, kinds
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.containers import plain

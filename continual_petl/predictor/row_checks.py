@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.words import ROUNDING, Prediction, choices, tags
+from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
@@ -19,7 +19,7 @@ from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 from continual_petl.streams.sources.row_options import options_fault
-from continual_petl.streams.stream_file.bounds import half_character
+from continual_petl.streams.stream_file.size_limits import half_character
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from continual_petl.backbones.attention_switch import attending
-from continual_petl.banks.attach import turn_of
+from continual_petl.banks.attach import locked
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError, counted
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import kind_of
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row
@@ -98,7 +98,7 @@ class TaskFinder:
         backbone = models.backbone_of(next(iter(self.manifests)))
         if len(backbone.anatomy.stacks) > 1:
             return 0
-        return min(min(select_layers(each, backbone.num_layers)) for each in self.layers)
+        return min(min(select_layers(layer, backbone.num_layers)) for layer in self.layers)
 
     def states(
         self,
@@ -130,7 +130,7 @@ class TaskFinder:
                 backbone.model.train(False)
                 own = None if below is None else StatesBelow(layer=below[encoding].layer)
                 # With the attention implementation that the task's routing statistics were computed with; other threads wait.
-                with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
+                with locked(backbone.model), attending(backbone, manifest.environment.attention):
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
                     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.banks.config.words import changes_in_words
+from continual_petl.banks.config.descriptions import changes_in_words
 from continual_petl.learner.task_plan import unlike
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
@@ -26,13 +26,13 @@ def differences(one: Store, other: Store) -> dict[str, Any]:
     tasks = one.tasks, other.tasks
     sets = set(tasks[0]), set(tasks[1])
     shared = [task for task in tasks[0] if task in sets[1]]
-    pins = [store.pin() for store in (one, other)]
-    digests = [None if pin is None else pin.digest for pin in pins]
+    pins = [store.pinned() for store in (one, other)]
+    digests = [None if pinned is None else pinned.digest for pinned in pins]
     only = [[task for task in tasks[n] if task not in sets[1 - n]] for n in (0, 1)]
     compared = {task: _compared(one.manifest(task), other.manifest(task)) for task in shared}
     found = {
         "backbone": digests[0] == digests[1],
-        "backbones": [None if pin is None else {"name": pin.name, "digest": pin.digest} for pin in pins],
+        "backbones": [None if pinned is None else {"name": pinned.name, "digest": pinned.digest} for pinned in pins],
         "order": shared == [task for task in tasks[1] if task in sets[0]],
         "only": only,
         "tasks": compared,
@@ -83,12 +83,16 @@ def _specification(manifest: Manifest) -> dict[str, Any]:
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
     # If the modifications differ, so do all their details, and only their descriptions are listed (see `_unlike`).
-    details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
+    details = {
+        f"bank.modifications.{n}.{key}": v
+        for n, modification in enumerate(modifications)
+        for key, v in modification.items()
+    }
     return {**_flat(tree), "bank.modifications": words, **details}
 
 
 def _scores(manifest: Manifest) -> dict[str, Any]:
-    return {f"{split}.{name}": v for split, each in manifest.scores.items() for name, v in each.scores.items()}
+    return {f"{split}.{name}": v for split, score in manifest.scores.items() for name, v in score.scores.items()}
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:

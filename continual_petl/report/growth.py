@@ -42,14 +42,14 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
         store: the run.
         known: earlier rows; if tasks have only been added since, only the new tasks are read.
     """
-    pin, tasks = store.pin(), store.tasks
+    pinned, tasks = store.pinned(), store.tasks
     if not tasks:
         return []
-    if pin is None:
+    if pinned is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
     rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
     new = ((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks[len(rows) :])
-    return grown(rows, new, pin.num_parameters)
+    return grown(rows, new, pinned.num_parameters)
 
 
 def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:

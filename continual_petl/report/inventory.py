@@ -39,11 +39,11 @@ def run_to_json(store: Store, name: str) -> dict[str, Any]:
     """
     from continual_petl.report.results import read_results  # imports torch
 
-    head, pin = store.head(), store.pin()
+    head, pinned = store.head(), store.pinned()
     manifests = {task: store.manifest(task) for task in store.tasks}
     return {
         "stream": name,
-        "backbone": None if pin is None else pin.model_dump(mode="json", exclude={"tensors", "config"}),
+        "backbone": None if pinned is None else pinned.model_dump(mode="json", exclude={"tensors", "config"}),
         "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
         "scores": {
             task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}

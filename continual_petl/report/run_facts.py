@@ -1,4 +1,4 @@
-"""All facts about a run that figures and pages show: plain values, read by `continual_petl.report.facts`."""
+"""All facts about a run that figures and pages show: plain values, read by `continual_petl.report.read_facts`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Answered, Curve, History
 from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
-from continual_petl.store.certificate.pin import Pin
+from continual_petl.store.certificate.pinned_backbone import PinnedBackbone
 from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.progress import Position
 
@@ -155,7 +155,7 @@ class RunFacts:
     """Seed of the stream."""
     num_planned: int
     """Number of tasks in the stream."""
-    pin: Pin | None
+    pinned: PinnedBackbone | None
     """The record of the run's backbone; None before the first task, or if it is damaged, which a check then reports."""
     results: Results
     growth: tuple[GrowthRow, ...]

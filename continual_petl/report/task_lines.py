@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from continual_petl.banks.config.words import in_words
+from continual_petl.banks.config.descriptions import in_words
 from continual_petl.errors import counted, known_names, printable
-from continual_petl.export.words import in_words as formats_in_words
+from continual_petl.export.format_names import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.kind import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
@@ -263,8 +263,8 @@ def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  and {len(details) - _MAX_LINES} more; --json lists all"
 
 
-def _backbone(pin: Mapping[str, str] | None) -> str:
-    return "none yet" if pin is None else f"{pin['name']} ({pin['digest'][:12]})"
+def _backbone(pinned: Mapping[str, str] | None) -> str:
+    return "none yet" if pinned is None else f"{pinned['name']} ({pinned['digest'][:12]})"
 
 
 def _score(value: float | None) -> str:

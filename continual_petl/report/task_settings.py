@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from continual_petl.banks.config.descriptions import in_words
 from continual_petl.banks.config.spec import Modification, default_of
-from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted
 from continual_petl.store.certificate.history import History
 from continual_petl.store.certificate.manifest import Manifest
@@ -148,8 +148,10 @@ def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, 
 def _modifications(manifest: Manifest) -> dict[str, str]:
     """Return the options of each modification that are not the defaults of its form."""
     found: dict[str, list[str]] = {}
-    for each in manifest.bank.modifications:
-        options = [f"{named(name)} {value_in_words(value)}" for name, value in changed(each, _IN_THE_NAME).items()]
+    for modification in manifest.bank.modifications:
+        options = [
+            f"{named(name)} {value_in_words(value)}" for name, value in changed(modification, _IN_THE_NAME).items()
+        ]
         if options:
-            found.setdefault(f"{each.form} on {each.modifies}", []).append(", ".join(options))
+            found.setdefault(f"{modification.form} on {modification.modifies}", []).append(", ".join(options))
     return {name: "; ".join(texts) for name, texts in found.items()}

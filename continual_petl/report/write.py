@@ -20,11 +20,11 @@ from pathlib import Path
 
 from continual_petl._version import VERSION
 from continual_petl.report.figures.style import plotly_js
-from continual_petl.report.page import compared
+from continual_petl.report.page import compared_runs
 from continual_petl.report.page.details import first_line, script_of
-from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section
 from continual_petl.report.page.sections import TOGETHER, sections
+from continual_petl.report.page.templates import templates
 from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.files.atomic import make_folder, write_file
@@ -75,8 +75,8 @@ def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = Fal
     """Write a page that compares several runs; see `write_report`."""
     for facts in runs:
         refuse_links_inside(facts.folder, folder)
-    names = compared.named(runs)
-    parts = compared.sections(names)
+    names = compared_runs.named(runs)
+    parts = compared_runs.sections(names)
     title = " vs. ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
     with _none_if_failing(folder):
         make_folder(folder)

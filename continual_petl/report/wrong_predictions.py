@@ -79,7 +79,7 @@ class WrongPredictions:
         """
         import pandas as pd  # installed with datasets; takes a moment to import
 
-        cells = [(each.row, *each.given, each.correct, each.predicted, each.probability) for each in self.rows]
+        cells = [(row.row, *row.given, row.correct, row.predicted, row.probability) for row in self.rows]
         frame = pd.DataFrame(cells, columns=self._heads)
         return frame.astype({"probability": float})
 
@@ -90,7 +90,7 @@ class WrongPredictions:
         return [own[0], *given, *own[1:]]
 
     def _repr_html_(self) -> str:
-        rows = ((each.row, *each.given, each.correct, each.predicted, _shown(each.probability)) for each in self.rows)
+        rows = ((row.row, *row.given, row.correct, row.predicted, _shown(row.probability)) for row in self.rows)
         return _notebook.table(self.in_words, self._heads, rows, len(self.rows))
 
     def to_json(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.attach import turn_of
+from continual_petl.banks.attach import locked
 from continual_petl.banks.states_below import states_read
 from continual_petl.learner.task_bank import reading_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
@@ -138,7 +138,7 @@ def _read(
     inputs: dict[str, Any] = dict(reading_inputs(backbone, batch))
     if backbone.anatomy.output_head != "none":
         inputs["use_cache"] = False
-    with turn_of(backbone.model):
+    with locked(backbone.model):
         modules = [backbone.model.get_submodule(layer.path) for layer in backbone.sites.layers]
         hooks = [modules[number - 1].register_forward_hook(partial(keep, number)) for number in layers]
         if start:

@@ -1,4 +1,4 @@
-"""The ASGI application: paths, errors and access. See `continual_petl.serve.start` for the server that runs it."""
+"""The ASGI application: paths, errors and access. See `continual_petl.serve.server` for the server that runs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from continual_petl.errors import StoreError
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.middleware import (
+from continual_petl.serve.openapi import add_reference
+from continual_petl.serve.problems import Problem, Unreadable, timed_out
+from continual_petl.serve.request_handling import (
     AllowedHosts,
     BodyLimit,
     Observed,
@@ -35,9 +37,7 @@ from continual_petl.serve.middleware import (
     as_problem,
     problem_response,
 )
-from continual_petl.serve.openapi import add_reference
-from continual_petl.serve.problems import Problem, Unreadable, timed_out
-from continual_petl.serve.rows import Asked, PredictRequest, asked_of
+from continual_petl.serve.request_rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.streaming import Pieces, event, streamed
 
@@ -110,7 +110,7 @@ class _Endpoint:
             await asyncio.sleep(self._settings.watch_s)
             try:
                 before = self.catalog.seals
-                if await asyncio.to_thread(self.catalog.look):  # takes a while with many tasks
+                if await asyncio.to_thread(self.catalog.refresh):  # takes a while with many tasks
                     now = self.catalog.seals
                     new = sorted(task for task, seal in now.items() if before.get(task) != seal)
                     _log.info("tasks changed: added %s, removed %s", new, sorted(set(before).difference(now)))
@@ -201,7 +201,7 @@ class _Endpoint:
         try:
             return read()
         except Unreadable:
-            await asyncio.to_thread(self.catalog.look)
+            await asyncio.to_thread(self.catalog.refresh)
             return read()
 
     async def _tasks(self) -> Response:

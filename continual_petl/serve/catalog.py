@@ -1,4 +1,6 @@
-"""The learned tasks of a run folder, as of the last call of `look`, which costs two system calls if nothing has changed."""
+"""The learned tasks of a run folder, as of the last call of `refresh`, which costs two system calls if nothing has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 
 from continual_petl.errors import StoreError, known_names
 from continual_petl.report.inventory import entry_of
+from continual_petl.serve.accepted_rows import AcceptedRows
 from continual_petl.serve.problems import Problem, Unreadable
-from continual_petl.serve.taken import Taken
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
@@ -19,7 +21,7 @@ _MAX_MANIFESTS = 20_000
 
 
 class Catalog:
-    """The tasks of a run folder. Use one instance per thread; only `look` may be called from other threads.
+    """The tasks of a run folder. Use one instance per thread; only `refresh` may be called from other threads.
 
     Args:
         folder: the run folder.
@@ -33,26 +35,26 @@ class Catalog:
         open_store(folder)
         self._live = Store(Path(folder), max_manifests=_MAX_MANIFESTS)
         self._stamp: object = None
-        self._looking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._manifests: dict[str, Manifest] = {}
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._taken: dict[str, tuple[str, Taken]] = {}
-        self._together: tuple[dict[str, str], Taken] | None = None
+        self._taken: dict[str, tuple[str, AcceptedRows]] = {}
+        self._together: tuple[dict[str, str], AcceptedRows] | None = None
         self.store = self._live
-        """The run folder as it was at the last call of `look`."""
+        """The run folder as it was at the last call of `refresh`."""
         self.seals: dict[str, str] = {}
         """The seal of each learned task's certificate."""
         self.forgotten: frozenset[str] = frozenset()
         """Tasks that were forgotten on purpose and not learned again."""
-        self.look()
+        self.refresh()
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the folder again if banks were added, replaced or removed; return whether they were.
 
         Raises:
             StoreError: if the chain is broken, or entries are missing; the tasks then stay as they were.
         """
-        with self._looking:
+        with self._refreshing:
             stamp = self._live.stamp()
             if stamp == self._stamp:
                 return False
@@ -71,7 +73,7 @@ class Catalog:
             return True
 
     def changed(self) -> bool:
-        """Return whether banks were added, replaced or removed since the last call of `look`."""
+        """Return whether banks were added, replaced or removed since the last call of `refresh`."""
         return self._live.stamp() != self._stamp
 
     def manifest(self, task: str) -> Manifest:
@@ -79,7 +81,7 @@ class Catalog:
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
-            Unreadable: if the manifest cannot be read; the task may have been forgotten since the last call of `look`.
+            Unreadable: if the manifest cannot be read; the task may have been forgotten since the last call of `refresh`.
         """
         seal, found = self.seals.get(task), self._manifests.get(task)
         if found is not None and found.seal == seal:
@@ -100,20 +102,20 @@ class Catalog:
         known = known_names(list(self.seals), task)
         raise Problem(404, "unknown_task", f"task {task!r} has not been learned; learned tasks: {known}")
 
-    def taken(self) -> Taken:
+    def taken(self) -> AcceptedRows:
         """Return which rows the learned tasks take; after a change, only the certificates of new tasks are read."""
         seals = self.seals
         if self._together is not None and self._together[0] is seals:
             return self._together[1]
-        known, found = self._taken, list[Taken]()
+        known, found = self._taken, list[AcceptedRows]()
         for task, seal in seals.items():
             if (own := known.get(task)) is None or own[0] != seal:
                 try:
-                    own = known[task] = (seal, Taken.by(self.manifest(task)))
+                    own = known[task] = (seal, AcceptedRows.by(self.manifest(task)))
                 except Problem:  # it cannot be read at the moment; a request for the task says so
                     continue
             found.append(own[1])
-        together = Taken.together(found)
+        together = AcceptedRows.union(found)
         if len(found) == len(seals):
             self._together = (seals, together)
         return together

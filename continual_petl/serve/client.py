@@ -97,8 +97,8 @@ class Client:
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
             "unknown": unknown,
         }
-        found: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
-        return found[0] if one else found
+        records: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
+        return records[0] if one else records
 
     def generate(self, row: Any, task: str) -> Iterator[str]:
         """Yield the text that a task generates for one row, in pieces, as it is generated.

@@ -27,7 +27,7 @@ _MAX_HEAD_BYTES = 2**16
 _GRACE_S = 1.0
 """If a body does not arrive in time, the application answers with status 408; otherwise, this much later, it is too late."""
 _LOG_S = 1.0
-"""At most one line per kind of problem is logged in this many seconds."""
+"""At most one line per type of problem is logged in this many seconds."""
 _IDLE, _HEAD, _BODY, _COMPUTING, _SENDING = "idle", "head", "body", "computing", "sending"
 _WHY = {
     _HEAD: "the client did not send a complete request head within {seconds:g} s",
@@ -69,7 +69,7 @@ class _Open:
     since: float = field(default_factory=time.monotonic)
     head_bytes: int = 0
 
-    def look(self, now: float) -> str:
+    def stage_at(self, now: float) -> str:
         """Return the current stage, and note since when it lasts."""
         cycle, unsent = self.protocol.cycle, self.protocol.transport.get_write_buffer_size()
         # A client that reads slowly, but reads, changes the number of unsent bytes, which begins a new stage.
@@ -129,7 +129,7 @@ class Connections:
         """Close the connections whose client takes too long; called several times a second."""
         now = time.monotonic()
         for each in list(self._open.values()):
-            stage = each.look(now)
+            stage = each.stage_at(now)
             if stage in _WHY and now - each.since > self._seconds + _GRACE_S * (stage == _BODY):
                 self._close(each, stage)
         if self._closed and now - self._logged >= _LOG_S:
@@ -144,7 +144,7 @@ class Connections:
         if len(self._open) <= self._most:
             return
         now = time.monotonic()
-        waiting = [each for each in self._open.values() if each is not new and each.look(now) != _COMPUTING]
+        waiting = [each for each in self._open.values() if each is not new and each.stage_at(now) != _COMPUTING]
         if waiting:
             self._close(min(waiting, key=lambda each: each.since), "limit")
         else:

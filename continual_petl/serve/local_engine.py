@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, Record
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.lane import Lane
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import Later, Outcomes, ServedRun, record
 from continual_petl.serve.settings import ServeSettings
 
@@ -125,14 +125,16 @@ class LocalEngine:
             lanes.setdefault("texts" if texts else "labels", []).append(index)
         for name, own in lanes.items():
             self._lane(name).check_room(len(own))  # before any part is queued
-        found: dict[int, Record] = {}
-        parts = [asyncio.ensure_future(self._in_lane(name, asked, own, found, catalog)) for name, own in lanes.items()]
+        records: dict[int, Record] = {}
+        parts = [
+            asyncio.ensure_future(self._in_lane(name, asked, own, records, catalog)) for name, own in lanes.items()
+        ]
         try:
             await asyncio.gather(*parts)
         finally:
             for part in parts:
                 part.cancel()  # waiting parts leave the queue
-        return [found[index] for index in range(len(asked.rows))]
+        return [records[index] for index in range(len(asked.rows))]
 
     async def _in_lane(
         self, name: str, asked: Asked, own: Sequence[int], found: dict[int, Record], catalog: Catalog

@@ -108,7 +108,7 @@ class NeverWaits(logging.Handler):
 
 def num_dropped() -> int:
     """Return the number of lines that the handlers of the endpoint's log have dropped."""
-    return sum(each.num_dropped for each in logging.getLogger(LOGGER).handlers if isinstance(each, NeverWaits))
+    return sum(handler.num_dropped for handler in logging.getLogger(LOGGER).handlers if isinstance(handler, NeverWaits))
 
 
 def log_config() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from continual_petl.serve import responses
+from continual_petl.serve.accepted_rows import AcceptedRows
 from continual_petl.serve.request_schema import request_schemas
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.taken import Taken
 
 _TYPES = (
     responses.Predictions, responses.Tasks, responses.Task, responses.Live, responses.Ready, responses.Refusal
@@ -63,7 +63,7 @@ _PATHS: dict[tuple[str, str], tuple[dict[str, Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Taken]) -> None:
+def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], AcceptedRows]) -> None:
     """Let an application describe its requests and responses completely, as long as the learned tasks stay the same.
 
     Args:
@@ -79,7 +79,7 @@ def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Tak
             app.openapi_schema, described = None, taken()
             schema = generated()
             for (path, method), (found, refusals) in _PATHS.items():
-                refusals = tuple(each for each in refusals if each != 401 or settings.token_file is not None)
+                refusals = tuple(refusal for refusal in refusals if refusal != 401 or settings.token_file is not None)
                 schema["paths"][path][method]["responses"] = _responses(found, {*refusals, *_ALWAYS})
             ready = schema["paths"]["/health/ready"]["get"]["responses"]["503"]["content"][_JSON]
             ready["schema"] = {"anyOf": [_ref("Ready"), _ref("Refusal")]}

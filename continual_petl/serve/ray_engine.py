@@ -17,7 +17,7 @@ from continual_petl.predictor.records import Record
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Seen
 from continual_petl.serve.problems import Problem
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import Outcomes, ServedRun
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.worker_thread import WorkerThread

@@ -1,4 +1,4 @@
-"""The JSON Schema of a request for predictions: what `continual_petl.serve.rows` does not refuse with status 422.
+"""The JSON Schema of a request for predictions: what `continual_petl.serve.request_rows` does not refuse with status 422.
 
 It follows the tasks of the run: a request has only rows of forms that some of them take. What a schema cannot say, the
 descriptions do: that a row has the form of its own task, the sum of a row's characters, the order of messages, and that the
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from continual_petl.kind import MAX_OPTIONS
+from continual_petl.serve.accepted_rows import IMAGE, AcceptedRows, Form, is_pair, pair_forms
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.taken import IMAGE, Form, Taken, is_pair, pair_forms
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
 
 Schema = dict[str, Any]
@@ -39,7 +39,7 @@ _UNNAMED = _NAMED | {
 """Without a task name, where a text may be a row of any kind of task."""
 
 
-def request_schemas(settings: ServeSettings, taken: Taken) -> dict[str, Schema]:
+def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, Schema]:
     """Return the schemas of a request and of its parts, by name.
 
     Args:

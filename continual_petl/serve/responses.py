@@ -116,7 +116,7 @@ def _prediction_of(kind: Kind) -> Any:
     """Return the type of the predictions of a kind that has columns of its own."""
     types: dict[str, Any] = {"text": str | None, "int": int | None, "float": Share}
     parts = {key: str for key in kind.row_columns(pair=kind.always_pairs, options=False)}
-    details = {name: types[each] for name, each in kind.details.items()}
+    details = {name: types[detail] for name, detail in kind.details.items()}
     fields = {**get_type_hints(_Found, include_extras=True), **parts, "answer": str, **details}
     name = "".join(word.capitalize() for word in kind.name.split("-"))
     made: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]

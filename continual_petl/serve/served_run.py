@@ -14,18 +14,18 @@ from pathlib import Path
 
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, Row, record_of, route_of
 from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.found_tasks import FoundTasks, find_tasks
+from continual_petl.serve.find_tasks import FoundTasks, find_tasks
 from continual_petl.serve.problems import Problem, Unreadable, unusable
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.verified import VerifiedTasks
+from continual_petl.serve.verified_tasks import VerifiedTasks
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.open_run import allow_kinds
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -97,7 +97,7 @@ class ServedRun:
             For each request: a record per row, or the problem with it. A problem with one request never affects others.
         """
         try:
-            self._look()
+            self._refresh()
             if jobs[0].put is not None:
                 return [self._in_pieces(jobs[0], jobs[0].put)]
             return self._together(jobs)
@@ -135,10 +135,10 @@ class ServedRun:
                 return found
         return Problem(409, "bad_row", str(error))
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         before = self._catalog.seals
         try:
-            if not self._catalog.look():
+            if not self._catalog.refresh():
                 return
         except StoreError as error:
             raise Problem(503, "broken_chain", "the run folder is damaged: see the endpoint's log") from error
@@ -186,8 +186,8 @@ class ServedRun:
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
-        found = find_tasks(self._session.models, rows, tasks, self._settings.batch_rows, self._load)
-        routes = found.routes
+        found_tasks = find_tasks(self._session.models, rows, tasks, self._settings.batch_rows, self._load)
+        routes = found_tasks.routes
         unknown = [job.unknown for job in jobs for _ in job.rows]
         chosen: dict[int, str] = {}
         later: set[int] = set()
@@ -200,7 +200,7 @@ class ServedRun:
                     later.add(index)
                 else:
                     chosen[index] = name
-        predictions = self._predict(rows, chosen, found)
+        predictions = self._predict(rows, chosen, found_tasks)
         for index, route in routes.items():
             predictions[index] = route.beside(predictions.get(index))
         outcomes = iter(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.attach import turn_of
+from continual_petl.banks.attach import locked
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.manifest import Manifest
 
@@ -45,7 +45,7 @@ class CachedBank(TaskBank):
         Yields:
             The backbone with this attention implementation.
         """
-        with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention) as backbone:
+        with locked(self.backbone.model), attending(self.backbone, self.manifest.environment.attention) as backbone:
             yield backbone
 
 

@@ -24,9 +24,9 @@ from continual_petl.store.certificate.manifest import HISTORY, ROUTER, LearnedTa
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
 from continual_petl.store.certificate.values import as_tensors
+from continual_petl.store.dependencies import read_banks
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
-from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import check_fits, entries_of, filled_bank
 from continual_petl.store.verify.probe_file import OUTPUTS

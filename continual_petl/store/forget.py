@@ -8,7 +8,7 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.chain import Link, MainLine
 from continual_petl.store.certificate.tombstone import Removed, Tombstone, write_tombstone
 from continual_petl.store.files.atomic import remove_folder
-from continual_petl.store.folder.missing import Missing
+from continual_petl.store.folder.missing_entries import Missing
 from continual_petl.store.store import Store
 
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link, broken, counting, live, whole
 from continual_petl.store.certificate.finding import Finding, TaskCheck
-from continual_petl.store.certificate.pin import Pin
-from continual_petl.store.folder.missing import missing
+from continual_petl.store.certificate.pinned_backbone import PinnedBackbone
+from continual_petl.store.folder.missing_entries import missing
 from continual_petl.store.folder.results_file import Line, TaskLine, read_without_cells
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.store import Store
@@ -117,7 +117,7 @@ class Inspection:
                 "(results.jsonl)", f"{self._store.results_file}: its lines about {tasks} are missing; restore the file"
             )
 
-    def pinned(self) -> tuple[Pin | None, list[TaskCheck]]:
+    def pinned(self) -> tuple[PinnedBackbone | None, list[TaskCheck]]:
         """Return the backbone's pin, and failed checks of the pin, the stream file and misplaced tombstones."""
         tasks = {link.task for link in self.links}
         wrong = [failed_check("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
@@ -125,13 +125,13 @@ class Inspection:
         if problem is not None:
             wrong.append(failed_check("(stream.yaml)", problem))
         try:
-            pin = self._store.pin()
+            pinned = self._store.pinned()
         except StoreError as error:
             return None, [*wrong, failed_check("(backbone.json)", str(error))]
-        if pin is None and self.links:
+        if pinned is None and self.links:
             missing = f"{self._store.pin_file}: missing; it records which backbone the run was learned on"
             wrong.append(failed_check("(backbone.json)", missing))
-        return pin, wrong
+        return pinned, wrong
 
     def with_seed(self, wrong: Sequence[TaskCheck], seed: int, *, differs: bool) -> list[TaskCheck]:
         """Return failed checks, with one of stream.yaml added if its seed differs from the one in the certificates."""

@@ -19,14 +19,14 @@ from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.device import device_of
-from continual_petl.banks.mixed.stacks import stacks_of
+from continual_petl.banks.mixed.stack_cache import stacks_of
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.memory import ran_out
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
-from continual_petl.store.certificate.pin import check_files, check_pin
+from continual_petl.store.certificate.pinned_backbone import check_files, check_pinned
 from continual_petl.store.certificate.tensor_file import num_bytes
-from continual_petl.store.parents import read_manifests
+from continual_petl.store.dependencies import read_manifests
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -112,7 +112,7 @@ class ModelCache:
         unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
         return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})
 
-    def look_again(self) -> None:
+    def forget_digest(self) -> None:
         """Forget the cached digest of the tokenizer or image processing, which may have been changed in memory."""
         self._preparation = None
 
@@ -156,7 +156,7 @@ class ModelCache:
         if precision not in self.backbones:
             self.check_code()
             b = self.spec
-            pin = self.store.pin()
+            pinned = self.store.pinned()
             try:
                 loaded = load_backbone(
                     b.name,
@@ -169,12 +169,12 @@ class ModelCache:
                     quantize=b.quantize,
                 )
             except MissingBackboneError as error:
-                if pin is None or pin.name == b.name:
+                if pinned is None or pinned.name == b.name:
                     raise
-                raise error.in_run(pin.name) from error
+                raise error.in_run(pinned.name) from error
             except InputError as error:
                 # transformers rarely names the damaged file in its message.
-                changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
+                changed = [] if pinned is None else check_files(self.store.pin_file, pinned, b.name, b.revision, None)
                 if not changed:
                     raise
                 raise InputError(" ".join([str(error), *changed])) from error
@@ -187,8 +187,8 @@ class ModelCache:
         Raises:
             StoreError: if it is not the backbone that the run's tasks were learned on.
         """
-        if (pin := self.store.pin()) is not None:
-            check_pin(self.store.pin_file, pin, backbone)
+        if (pinned := self.store.pinned()) is not None:
+            check_pinned(self.store.pin_file, pinned, backbone)
         self._move(backbone)
         self.backbones[backbone.precision] = attend_as(backbone, self._attention(backbone))
 
@@ -217,7 +217,7 @@ class ModelCache:
         if self.spec.attention != "auto":
             return backbone.attention
         # Banks that were not trained by a run are skipped.
-        first = next((each for each in self._manifests() if each.origin is None), None)
+        first = next((manifest for manifest in self._manifests() if manifest.origin is None), None)
         if first is None:
             return switchable(backbone, fastest().training_attention)
         return switchable(backbone, first.training_attention or first.environment.attention)
@@ -269,17 +269,17 @@ class ModelCache:
             StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
         wanted, total = dict.fromkeys(tasks), 0
-        found: dict[str, CachedBank] = {}
+        cached_banks: dict[str, CachedBank] = {}
         for task in wanted:
             total += self._size(task)
             if total > self.held_banks.max_bytes and len(wanted) > 1:
                 raise InputError(
-                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take up {total} bytes, but the limit "
-                    f"for banks in memory is {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or raise the "
-                    "limit: Run(folder, resident_bytes=...)."
+                    f"{len(wanted)} banks at once: the first {len(cached_banks) + 1} of them take up {total} bytes, "
+                    f"but the limit for banks in memory is {self.held_banks.max_bytes}. Ask for fewer tasks at a time, "
+                    "or raise the limit: Run(folder, resident_bytes=...)."
                 )
-            found[task] = self._hold(task, False, keep=wanted)
-        return [found[task] for task in tasks]
+            cached_banks[task] = self._hold(task, False, keep=wanted)
+        return [cached_banks[task] for task in tasks]
 
     def _size(self, task: str) -> int:
         if (held := self.held_banks.peek(task)) is not None:

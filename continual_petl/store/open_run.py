@@ -15,8 +15,8 @@ from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.files.reading import parse_json, read_file, refuse_link
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.store import Store
-from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
-from continual_petl.streams.stream_file.near import did_you_mean_path
+from continual_petl.streams.stream_file.file_types import refuse_other_type
+from continual_petl.streams.stream_file.similar_files import did_you_mean_path
 
 
 def is_on_hub(run: str | Path) -> bool:
@@ -64,7 +64,7 @@ def open_store(folder: str | Path) -> Store:
             raise InputError(
                 f"{store.folder}: no run here, but it contains the runs {known_names(inside)}; give one of them"
             )
-        refuse_other_kind(store.folder, "a run folder")
+        refuse_other_type(store.folder, "a run folder")
         if os.path.isfile(store.folder):
             raise InputError(
                 f"{store.folder}: this is a file, but a run folder is expected here; give a folder such as runs/NAME"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.certificate.values import Digest, Index
@@ -28,7 +28,7 @@ FILE = "signature.json"
 _MAX_KEY_BYTES = 10_000
 
 
-class Signature(FrozenModel):
+class Signature(StrictModel):
     """The content of signature.json."""
 
     format_version: int = 1

@@ -21,19 +21,19 @@ from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
 from continual_petl.store.certificate.manifest import HISTORY, ROUTER
-from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
+from continual_petl.store.certificate.pinned_backbone import PinnedBackbone, pin_backbone, read_pinned
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.certificate.values import StoredTensor, as_tensors
+from continual_petl.store.dependencies import read_banks
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
-from continual_petl.store.files.reading import Signature, signature_of
+from continual_petl.store.files.reading import Stamp, stamp_of
 from continual_petl.store.folder import results_file
 from continual_petl.store.folder.bank_folders import MAX_MANIFESTS, BankFolders, is_name
-from continual_petl.store.folder.missing import Missing, missing
+from continual_petl.store.folder.missing_entries import Missing, missing
 from continual_petl.store.folder.recovery import clean
 from continual_petl.store.folder.stream_seal import sealed_stream
-from continual_petl.store.parents import read_banks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ _REPLACING = 5.0
 class _View:
     """The result of a writer's last check of every bank."""
 
-    stamp: tuple[Signature, Signature]
+    stamp: tuple[Stamp, Stamp]
     """Signatures of the folders ``banks`` and ``tombstones``; they change when anything in them is added or removed."""
     listed: frozenset[str]
     """Names of bank folders and tombstones."""
@@ -173,9 +173,9 @@ class Store(BankFolders):
         """Return the names of all bank folders and tombstones, which is cheap even if there are many."""
         return frozenset(self.names()).union(path.name for path in self.tombstone_files())
 
-    def stamp(self) -> tuple[Signature, Signature]:
+    def stamp(self) -> tuple[Stamp, Stamp]:
         """Return a value that changes whenever a bank or tombstone is added, replaced or removed."""
-        return signature_of(self.banks), signature_of(self.tombstone_folder)
+        return stamp_of(self.banks), stamp_of(self.tombstone_folder)
 
     def joined(self, task: str) -> None:
         """Update the caches after a bank was committed, at the end of the chain or in the place of another bank."""
@@ -318,9 +318,9 @@ class Store(BankFolders):
         """Pin the backbone; raise `StoreError` if the run already has another one."""
         pin_backbone(self.pin_file, backbone)
 
-    def pin(self) -> Pin | None:
+    def pinned(self) -> PinnedBackbone | None:
         """Return the content of backbone.json; None if it has not been written yet."""
-        return read_pin(self.pin_file)
+        return read_pinned(self.pin_file)
 
 
 def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
@@ -355,7 +355,7 @@ def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -
 def _state(store: BankFolders, task: str | None) -> object:
     """Return a value that changes whenever a bank is added or removed: folders are renamed, never filled in place."""
     if task is not None:
-        return signature_of(store.bank_folder(task))[0]
+        return stamp_of(store.bank_folder(task))[0]
     try:
         with os.scandir(store.banks) as found:
             banks = {entry.name: entry.inode() for entry in found if not entry.name.startswith(".")}
@@ -375,7 +375,7 @@ def _replacing(store: BankFolders, task: str | None) -> bool:
     """Return whether a bank is being replaced: it has a tombstone, and its successor will appear in a moment."""
     files = _stones(store)
     # If the file is from the future, the clock was set back, and its age is unknown.
-    if not files or abs(time.time() - signature_of(files[-1])[1] / 1e9) > _REPLACING:
+    if not files or abs(time.time() - stamp_of(files[-1])[1] / 1e9) > _REPLACING:
         return False
     try:
         newest = store.tombstone(files[-1])

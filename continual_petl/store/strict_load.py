@@ -52,12 +52,12 @@ def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
     if key not in known:
         try:
             with torch.device("meta"):
-                found = build_bank(plan, backbone, folded=True).tensors()
+                tensors = build_bank(plan, backbone, folded=True).tensors()
         except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for enormous sizes
             raise StoreError(f"task {plan.name!r}: no bank can be built from its bank.json: {error}") from error
         if len(known) >= _MAX_KNOWN:
             known.clear()
-        known[key] = found
+        known[key] = tensors
     return known[key]
 
 
@@ -85,5 +85,5 @@ def _shape_of(tensor: Tensor | TensorEntry | None) -> tuple[str, tuple[int, ...]
 
 
 def _describe(tensor: Tensor | TensorEntry | None) -> str:
-    found = _shape_of(tensor)
-    return "nothing" if found is None else f"{found[0]} {found[1]}"
+    shape = _shape_of(tensor)
+    return "nothing" if shape is None else f"{shape[0]} {shape[1]}"

@@ -22,7 +22,7 @@ from typing import Any
 from continual_petl.errors import InputError, StoreError, counted
 from continual_petl.store.files.atomic import make_folder, write_file, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_nodes import parse
 from continual_petl.sweep.records import versions
 from continual_petl.sweep.result import SweepResult
@@ -43,7 +43,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         InputError: if the sweep in the folder was started with different settings; the message lists them.
         StoreError: if the folder cannot be written or read.
     """
-    text = dump_stream(settled(spec.anchored()))
+    text = dump_stream(without_unused_settings(spec.anchored()))
     plain = sweep.model_dump(mode="json")
     if (folder / "stream.yaml").exists():
         raise InputError(

@@ -22,8 +22,8 @@ from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
-from continual_petl.streams.stream_file.dump import settled
-from continual_petl.streams.stream_file.places import dotted
+from continual_petl.streams.stream_file.dump import without_unused_settings
+from continual_petl.streams.stream_file.key_locations import dotted
 from continual_petl.sweep.folder import SWEPT, open_folder, write_result
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.runner import OnTrial, Runner
@@ -78,8 +78,8 @@ def sweep(
     if not isinstance(spec, SweepSpec):
         raise InputError(f"spec: got {spec!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
     swept = _as_started(stream.spec, place)
-    found = chosen_tasks(swept, tasks)
-    _check(swept, spec, found)
+    task_specs = chosen_tasks(swept, tasks)
+    _check(swept, spec, task_specs)
     pool = Pool(jobs, executor)
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes: got {minutes}; give a number of at least 0")
@@ -87,9 +87,9 @@ def sweep(
     make_folder(place)
     with RunLock(place):
         open_folder(place, spec, swept)
-        runner = Runner(place, spec, swept, found, until, keep, on_trial)
+        runner = Runner(place, spec, swept, task_specs, until, keep, on_trial)
         if runner.has_work:
-            preflight(Session(settled(_of(swept, found)), Store(place), reads_test=False))
+            preflight(Session(without_unused_settings(_of(swept, task_specs)), Store(place), reads_test=False))
             runner.check_rows()
         if pool.is_elsewhere:
             runner.learn_in_parallel(jobs, executor)

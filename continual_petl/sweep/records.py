@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.environment import Environment
@@ -29,7 +29,7 @@ TRIALS = "trials.jsonl"
 State = Literal["begun", "complete", "pruned", "failed"]
 
 
-class Outcome(FrozenModel):
+class Outcome(StrictModel):
     """The outcome of a trial."""
 
     state: State = "begun"

@@ -75,8 +75,8 @@ def rows_digests(spec: StreamSpec, task: TaskSpec) -> dict[str, str]:
         InputError: if the rows cannot be used.
     """
     # Data libraries take seconds to import.
-    from continual_petl.streams.preparation.checked import check_split, labels_of
-    from continual_petl.streams.sources.read import read_splits
+    from continual_petl.streams.preparation.checked_rows import check_split, labels_of
+    from continual_petl.streams.sources.read_splits import read_splits
 
     raw = read_splits(
         task.name, spec.resolved_data(task), task.columns, ("train", "validation"), kind=task.kind, limits=task.limits

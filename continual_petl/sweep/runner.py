@@ -18,20 +18,20 @@ from continual_petl.engine.parallel.worker import Report
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.errors import InputError, Interrupted
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.dump import settled
+from continual_petl.streams.stream_file.dump import without_unused_settings
 from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.remaining_trials import RemainingTrials, name_of
 from continual_petl.sweep.result import SweepResult, TaskChoice
 from continual_petl.sweep.rows import SweptRows, check_same
-from continual_petl.sweep.schedule import Turns, name_of
 from continual_petl.sweep.settings import with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.worker import (
-    SweepBrief,
-    brief_of,
+    SweepSetup,
     carried_out,
     folder_of,
     open_sweep,
     outcome_in,
+    setup_of,
     try_here,
     try_on_ray,
 )
@@ -57,12 +57,12 @@ class Runner:
         self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
         self._until, self._keep, self._on_trial = until, keep, on_trial
         self._records, self._rows = Records(folder), SweptRows(folder, spec)
-        self._turns = {task.name: Turns(sweep, spec, task, self._records) for task in tasks}
+        self._remaining = {task.name: RemainingTrials(sweep, spec, task, self._records) for task in tasks}
 
     @property
     def has_work(self) -> bool:
         """Whether any trial is left."""
-        return any(turns.num_left for turns in self._turns.values())
+        return any(turns.num_left for turns in self._remaining.values())
 
     def check_rows(self) -> None:
         """Check that the data has not changed since the sweep started, but only for the next `CHECKED_TASKS` tasks.
@@ -70,15 +70,15 @@ class Runner:
         Raises:
             InputError: if the rows of a task with remaining trials have changed.
         """
-        for task in [task for task in self._tasks if self._turns[task.name].num_left][:CHECKED_TASKS]:
+        for task in [task for task in self._tasks if self._remaining[task.name].num_left][:CHECKED_TASKS]:
             self._rows.check(task)
 
     def learn(self) -> None:
         """Run one trial after another in this process."""
-        brief = brief_of(self._folder, self._spec, self._sweep, jobs=1)
+        setup = setup_of(self._folder, self._spec, self._sweep, jobs=1)
         while (record := self._next(())) is not None:
             self._begin(record)
-            self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(brief, record))
+            self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(setup, record))
 
     def learn_in_parallel(self, jobs: int | None, executor: Executor) -> None:
         """Run several trials in parallel in other processes.
@@ -86,12 +86,12 @@ class Runner:
         Raises:
             Interrupted: after a signal, once all trials have saved their progress.
         """
-        max_jobs = sum(turns.num_left for turns in self._turns.values())
+        max_jobs = sum(turns.num_left for turns in self._remaining.values())
         if max_jobs == 0:
             return
         with listening() as request:
-            brief = brief_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
-            elsewhere = _opened(brief, jobs, executor, max_jobs)
+            setup = setup_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
+            elsewhere = _opened(setup, jobs, executor, max_jobs)
             with ThreadPoolExecutor(elsewhere.jobs) as threads:
                 self._hand_out(threads, elsewhere, request)
 
@@ -125,7 +125,7 @@ class Runner:
     def _next(self, running: Collection[str]) -> Record | None:
         if self._until is not None and time.monotonic() >= self._until:
             return None
-        asked = (turns.next(running) for turns in self._turns.values())
+        asked = (turns.next(running) for turns in self._remaining.values())
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
@@ -167,7 +167,7 @@ class Runner:
     def result(self) -> SweepResult:
         """Return the results so far, of this call and of earlier calls for other tasks."""
         turns = {
-            task.name: self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
+            task.name: self._remaining.get(task.name) or RemainingTrials(self._sweep, self._spec, task, self._records)
             for task in self._spec.tasks
         }
         choices = {
@@ -182,15 +182,15 @@ class Runner:
                 limited=task.limits.validation is not None,
             )
             for task in self._spec.tasks
-            if task.name in self._turns or turns[task.name].searched
+            if task.name in self._remaining or turns[task.name].searched
         }
         chosen = [self._chosen(task, choices.get(task.name)) for task in self._spec.tasks]
         return SweepResult(
             folder=self._folder,
             spec=self._sweep,
-            chosen=settled(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored()),
+            chosen=without_unused_settings(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored()),
             tasks=choices,
-            asked=tuple(self._turns),
+            asked=tuple(self._remaining),
         )
 
     def _chosen(self, task: TaskSpec, choice: TaskChoice | None) -> TaskSpec:
@@ -199,10 +199,10 @@ class Runner:
         return task if settings is None else with_settings(self._spec, task, settings)
 
 
-def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, max_jobs: int) -> Workers:
+def _opened(setup: SweepSetup, jobs: int | None, executor: Executor, max_jobs: int) -> Workers:
     if executor == "ray":
-        return RayWorkers(brief, jobs, max_jobs, act=try_on_ray)
-    return Processes(brief, min(jobs or 1, max_jobs), opening=open_sweep, act=try_here)
+        return RayWorkers(setup, jobs, max_jobs, act=try_on_ray)
+    return Processes(setup, min(jobs or 1, max_jobs), opening=open_sweep, act=try_here)
 
 
 def _outcome(folder: Path, report: Report) -> Outcome:

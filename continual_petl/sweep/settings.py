@@ -12,7 +12,7 @@ from continual_petl.banks.config.spec import named_parents
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.dump import settled
+from continual_petl.streams.stream_file.dump import without_unused_settings
 from continual_petl.streams.stream_file.json_schema import cached_schema
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.sweep.spec import Range, SweepSpec, plain_values
@@ -77,7 +77,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
     changed = {key.split(".")[0] for key in settings}
     candidate = task.model_copy(update={key: getattr(found, key) for key in changed})
     stub = candidate.model_copy(update={"data": "rows"})
-    if problems := contradictions(_tree(settled(spec.model_copy(update={"tasks": (stub,)})))):
+    if problems := contradictions(_tree(without_unused_settings(spec.model_copy(update={"tasks": (stub,)})))):
         raise Unfit([text for _, text in problems])
     return candidate
 
@@ -87,7 +87,7 @@ def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
 
     A trial never predicts rows without a task name, so no routing statistics are computed.
     """
-    return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
+    return without_unused_settings(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 
 
 def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:

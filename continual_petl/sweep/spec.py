@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, Text
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int

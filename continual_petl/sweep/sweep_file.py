@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_PROBLEMS
+from continual_petl.streams.stream_file.file_types import YAML, check_file_type, refuse_other_type
 from continual_petl.streams.stream_file.json_schema import schema_of
-from continual_petl.streams.stream_file.kind_of_file import YAML, check_kind, refuse_other_kind
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.key_locations import KeyLocations
+from continual_petl.streams.stream_file.size_limits import MAX_BYTES, MAX_PROBLEMS
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 from continual_petl.sweep.settings import misfits, unfit_combinations
@@ -40,10 +40,10 @@ def load_sweep(
         StreamFileError: listing all mistakes.
     """
     file = os.fspath(path)
-    refuse_other_kind(file, "the file of a sweep", YAML)
+    refuse_other_type(file, "the file of a sweep", YAML)
     parsed = parse(_text(file))
-    check_kind(file, parsed.tree, "sweep")
-    places = Places(file, parsed.lines)
+    check_file_type(file, parsed.tree, "sweep")
+    places = KeyLocations(file, parsed.lines)
     if not isinstance(parsed.tree, dict) and not parsed.problems:
         found = "an empty file" if parsed.tree is None else show(parsed.tree)
         raise StreamFileError([f"{file}:1: got {found}; a sweep needs at least space: {{bank.bottleneck: [8, 64]}}"])
@@ -59,7 +59,7 @@ def load_sweep(
 
 
 def _checked(
-    tree: dict[str, Any], places: Places, stream: StreamSpec | None, tasks: tuple[TaskSpec, ...] | None
+    tree: dict[str, Any], places: KeyLocations, stream: StreamSpec | None, tasks: tuple[TaskSpec, ...] | None
 ) -> SweepSpec:
     for path, text in clashes(tree):
         places.report(path, text)

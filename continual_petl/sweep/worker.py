@@ -18,28 +18,28 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.remaining_trials import name_of
 from continual_petl.sweep.sampler import should_prune
-from continual_petl.sweep.schedule import name_of
 from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.trial import tried
 
 OUTCOME = "outcome.json"
-_brief: SweepBrief | None = None
+_setup: SweepSetup | None = None
 """The sweep that this worker process has opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepBrief(ProcessSettings):
+class SweepSetup(ProcessSettings):
     """What a worker process needs to know about a sweep."""
 
     sweep: SweepSpec
 
 
-def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
+def setup_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepSetup:
     """Return the brief for workers, including the number of threads of each: the cores are divided among them."""
     num_threads = min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs))
-    return SweepBrief.here(folder, spec, sweep=sweep, num_threads=num_threads)
+    return SweepSetup.here(folder, spec, sweep=sweep, num_threads=num_threads)
 
 
 def folder_of(folder: str | Path, record: Record) -> Path:
@@ -47,7 +47,7 @@ def folder_of(folder: str | Path, record: Record) -> Path:
     return Path(folder, "trials", *name_of(record).split("/"))
 
 
-def carried_out(brief: SweepBrief, record: Record) -> Outcome:
+def carried_out(setup: SweepSetup, record: Record) -> Outcome:
     """Run a trial, and return its outcome.
 
     Raises:
@@ -55,72 +55,72 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
         InputError: if its data or backbone cannot be used, whatever the settings.
         StoreError: if its folder cannot be written.
     """
-    known = next(task for task in brief.spec.tasks if task.name == record.task)
+    known = next(task for task in setup.spec.tasks if task.name == record.task)
     try:
-        task = with_settings(brief.spec, known, record.settings)
+        task = with_settings(setup.spec, known, record.settings)
     except Unfit as error:
         return Outcome(state="failed", reason=f"these settings cannot be combined: {error}")
-    prune, folder = brief.sweep.prune, folder_of(brief.folder, record)
-    spec, own = (alone(brief.spec, each, record.seed) for each in (task, known))
+    prune, folder = setup.sweep.prune, folder_of(setup.folder, record)
+    spec, own = (alone(setup.spec, each, record.seed) for each in (task, known))
     if prune == "none" or record.role == "seed":
         return tried(spec, folder, own=own)
-    training = brief.spec.resolved_training(task)
+    training = setup.spec.resolved_training(task)
 
     def judge(scores: Sequence[float | None]) -> bool:
-        return should_prune(prune, scores, training.epochs, training.warmup, _others(brief, known, record))
+        return should_prune(prune, scores, training.epochs, training.warmup, _others(setup, known, record))
 
     return tried(spec, folder, judge, own=own)
 
 
-def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
+def _others(setup: SweepSetup, task: TaskSpec, record: Record) -> list[Record]:
     """Return the trials that a trial is compared with: those of the same task with the same number of epochs."""
-    epochs = _epochs(brief, task, record)
+    epochs = _epochs(setup, task, record)
     return [
         other
-        for other in Records(Path(brief.folder)).of(record.task, "search")
-        if other.number != record.number and other.ended and _epochs(brief, task, other) == epochs
+        for other in Records(Path(setup.folder)).of(record.task, "search")
+        if other.number != record.number and other.ended and _epochs(setup, task, other) == epochs
     ]
 
 
-def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
+def _epochs(setup: SweepSetup, task: TaskSpec, record: Record) -> int | None:
     """Return the number of epochs, which may come from the bank's recipe; None if its settings cannot be combined."""
     try:
-        return brief.spec.resolved_training(with_settings(brief.spec, task, record.settings)).epochs
+        return setup.spec.resolved_training(with_settings(setup.spec, task, record.settings)).epochs
     except Unfit:
         return None
 
 
-def open_sweep(brief: SweepBrief) -> str:
+def open_sweep(setup: SweepSetup) -> str:
     """Open a sweep in this worker process; return an error message, or an empty string."""
-    global _brief
+    global _setup
     try:
-        brief.enter("sweep", ".")
+        setup.enter("sweep", ".")
     except InputError as error:
         return str(error)
-    _brief = brief
+    _setup = setup
     return ""
 
 
 def try_here(name: str) -> Report:
     """Run a trial in this worker process; its outcome is written to its folder."""
-    assert _brief is not None
-    return reported(name, f"trial {name}", partial(_try, _brief, name))
+    assert _setup is not None
+    return reported(name, f"trial {name}", partial(_try, _setup, name))
 
 
-def _try(brief: SweepBrief, name: str) -> Report:
-    records = Records(Path(brief.folder))
+def _try(setup: SweepSetup, name: str) -> Report:
+    records = Records(Path(setup.folder))
     task = name.split("/")[0]
     record = next(each for role in ("search", "seed") for each in records.of(task, role) if name_of(each) == name)
-    outcome = carried_out(brief, record)
-    folder = folder_of(brief.folder, record)
+    outcome = carried_out(setup, record)
+    folder = folder_of(setup.folder, record)
     make_folder(folder)
     write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
     return Report(task=name, state="learned")
 
 
-def try_on_ray(brief: SweepBrief, run: str, name: str) -> Report:
+def try_on_ray(setup: SweepSetup, run: str, name: str) -> Report:
     """Run a trial in this Ray process."""
-    problem = open_sweep(brief)
+    problem = open_sweep(setup)
     if problem:
         return Report(task=name, state="failed", error=InputError.__name__, message=problem)
     return try_here(name)

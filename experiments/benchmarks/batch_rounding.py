@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from continual_petl import Run, TaskStream, learn
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.task_finder import States, task_finder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from experiments.benchmarks.machine import describe, write_measured

@@ -28,7 +28,7 @@ from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
 from continual_petl.seeding import derive_seed
 from continual_petl.store.commit import TrainedBank, commit_task
-from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
+from continual_petl.store.folder.results_file import MeasuredScore, RowLine, TaskLine
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.growing import Cost, Costs, many_tasks
@@ -87,7 +87,7 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
                 router=None if router is None else router(number),
             )
             seal = commit_task(store, learned).seal
-            cell = Cell(
+            cell = MeasuredScore(
                 task=copy,
                 index=number,
                 split="validation",

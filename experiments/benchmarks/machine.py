@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl._version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ UNITS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"
 PACKAGES = ("torch", "transformers", "lightning", "tokenizers", "numpy")
 
 
-class Machine(FrozenModel):
+class Machine(StrictModel):
     """The machine and the number of threads, which affect times."""
 
     processor: str

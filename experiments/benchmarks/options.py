@@ -56,7 +56,7 @@ class Options:
     def settings(self) -> dict[str, Any]:
         """Return the options for the result: all except paths."""
         left_out = {"table", "out", "pythons", "data", "command", "threads"}
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return found | {"peers": list(self.peers)}
 
 

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from experiments.benchmarks.alternate import Samples, medians
 from experiments.benchmarks.machine import Machine
 
 FORMAT = 1
 
 
-class Result(FrozenModel):
+class Result(StrictModel):
     """The result of one measurement of a table."""
 
     format: int = FORMAT

@@ -21,7 +21,7 @@ from continual_petl.backbones.backbone import Backbone, load_backbone, load_toke
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import DivergedError
 from continual_petl.heads.head import Head
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.metrics import count
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
@@ -97,7 +97,7 @@ class OneModel:
         """Evaluate a split of a task; return its score, all scores by name and the number of rows."""
         self.body.eval()
         part.head.eval()
-        scores = make_scores(part.plan.kind, part.plan.labels)
+        scores = make_metrics(part.plan.kind, part.plan.labels)
         for batch in loader:
             count(scores, self.task_bank(part), self.outputs(part, batch), batch["labels"])
         found = {name: float(value) for name, value in scores.compute().items()}

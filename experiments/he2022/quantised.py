@@ -82,7 +82,7 @@ def body(scale: Scale, book: Book) -> str:
     for weights in weights_of(scale):
         found = [mean_of(scores(weights, scale, book, task)) for task in TASKS]
         outcomes = [each for task in TASKS for trial in trials(weights, scale, task) if (each := book.outcome(trial))]
-        sizes = [each["backbone_bytes"] for each in outcomes if "backbone_bytes" in each]
+        sizes = [outcome["backbone_bytes"] for outcome in outcomes if "backbone_bytes" in outcome]
         rows.append(
             [
                 weights.name,

@@ -94,8 +94,8 @@ def _choice(scale: Scale, book: Book, task: str) -> str:
 
 
 def _cells(trials: list[list[Trial]], book: Book) -> list[str]:
-    scores = [scores_of(book, each) for each in trials]
-    return [*(shown(mean_of(each)) for each in scores), shown(mean_over_tasks(scores))]
+    scores = [scores_of(book, trial) for trial in trials]
+    return [*(shown(mean_of(score)) for score in scores), shown(mean_over_tasks(scores))]
 
 
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds;

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from experiments.benchmarks.machine import Machine, describe, versions
 from experiments.routing.streams import SEED
 from experiments.studies.learning import plain
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 
-class Result(FrozenModel):
+class Result(StrictModel):
     """What was measured on one stream, and how."""
 
     part: Part

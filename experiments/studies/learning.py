@@ -92,8 +92,8 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _size(run: Run) -> int | None:
-    pin = run.store.pin()
-    return None if pin is None else pin.num_parameters
+    pinned = run.store.pinned()
+    return None if pinned is None else pinned.num_parameters
 
 
 def num_bytes(model: nn.Module) -> int:

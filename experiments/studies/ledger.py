@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from experiments.benchmarks.machine import Machine
 from experiments.studies.trial import Trial
 
 
-class Made(FrozenModel):
+class Made(StrictModel):
     """The environment in which trials were run."""
 
     made: str
@@ -33,7 +33,7 @@ class Made(FrozenModel):
     """Version of the defaults that the names of banks refer to; in files without this field, mam means mam_flat."""
 
 
-class Line(FrozenModel):
+class Line(StrictModel):
     """One finished trial."""
 
     key: str

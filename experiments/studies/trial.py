@@ -1,4 +1,4 @@
-"""One trial: tasks learned one after another with one kind of bank. Its settings determine its result."""
+"""One trial: tasks learned one after another with one type of bank. Its settings determine its result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
 Method = Literal["learn", "ablate", "sweep", "replay", "joint"]
@@ -46,7 +46,7 @@ TASKS: dict[str, Known] = {
 }
 
 
-class Trial(FrozenModel):
+class Trial(StrictModel):
     """The tasks to learn, their rows, and the settings. Trials with the same key give the same result on one machine."""
 
     tasks: tuple[str, ...]

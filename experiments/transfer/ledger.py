@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from experiments.benchmarks.machine import Machine, commit, describe, versions
 from experiments.studies.learning import plain
 from experiments.transfer.streams import Size
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 Key = tuple[str, str, Size, int, str]
 
 
-class Line(FrozenModel):
+class Line(StrictModel):
     """What was measured for one later task."""
 
     stream: str

@@ -148,10 +148,10 @@ def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
     start = decide_start(run)
     assert start is not None
     ended = time.perf_counter()
-    names = [" + ".join(parent.task for parent in each.parents) or "fresh" for each in start.candidates]
+    names = [" + ".join(parent.task for parent in candidate.parents) or "fresh" for candidate in start.candidates]
     return {
         "taken": names[start.chosen],
-        "scores": {name: each.score for name, each in zip(names, start.candidates, strict=True)},
+        "scores": {name: candidate.score for name, candidate in zip(names, start.candidates, strict=True)},
         "steps": start.num_steps,
         "rows": start.num_rows,
         "seconds": round(ended - began, 1),

@@ -150,7 +150,7 @@ class ChatEncoder:
     ) -> NDArray[np.bool_]:
         """Return which tokens of a conversation are learned, (W,)."""
         chat, (starts_W, ends_W) = self.chat, spans
-        numbers = [number for number, each in enumerate(messages) if each["role"] == "assistant"]
+        numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if chat.loss_on == "all":
             return np.ones(len(whole), dtype=np.bool_)
         if chat.has_marks:

@@ -138,7 +138,7 @@ def _settings(name: str, revision: str | None) -> dict[str, Any] | None:
             path = _from_hub(name, revision)
         if path is None or not os.path.exists(path):
             return None
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError) as error:
         refuse_damaged(name, revision, f"backbone {name!r}")
         raise InputError(
@@ -146,9 +146,9 @@ def _settings(name: str, revision: str | None) -> dict[str, Any] | None:
             "network (HF_HUB_OFFLINE allows cached files only), or give the folder of a downloaded backbone."
         ) from error
     refuse_damaged(name, revision, f"backbone {name!r}")
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise InputError(f"backbone {name!r}: its {FILE} is not a JSON object; restore the file.")
-    return found
+    return settings
 
 
 def _from_hub(name: str, revision: str | None) -> str | None:

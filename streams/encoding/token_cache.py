@@ -124,15 +124,15 @@ def _unpacked(
         return None
     if arrays.keys() != wanted or any(a.dtype != _ARRAYS[n] or a.ndim != 1 for n, a in arrays.items()):
         return None
-    found = Encoded(
+    encoded = Encoded(
         ids=arrays["ids"],
         offsets=arrays["offsets"],
         types=arrays.get("types"),
         words=arrays.get("words"),
         cut=arrays["cut"],
     )
-    num_words = np.array([len(row) for row in texts]) if found.words is not None else None
-    return found if _sound(found, len(texts), max_length, len(tokenizer), num_words) else None
+    num_words = np.array([len(row) for row in texts]) if encoded.words is not None else None
+    return encoded if _sound(encoded, len(texts), max_length, len(tokenizer), num_words) else None
 
 
 def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_words_N: NDArray[np.int64] | None) -> bool:

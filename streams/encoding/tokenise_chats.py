@@ -61,7 +61,7 @@ def tokenise_chats(
                 unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
     _raise_unusable(how.where, unusable)
     targets = [row.target[:target_room] for row in rows]
-    found = TokenisedRows(
+    tokenised_rows = TokenisedRows(
         ids=_flat(row.source for row in rows),
         offsets=offsets_of(len(row.source) for row in rows),
         token_types=None,
@@ -74,11 +74,11 @@ def tokenise_chats(
         learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *(row.learned for row in rows)]),
     )
     if options is None and row_options is None:
-        return found
+        return tokenised_rows
     for number, row in enumerate(rows):
         own, place = (options or (), "") if row_options is None else (row_options[number], f"row {number + 1}, ")
         check_options(own, row.options, target_room, place)
-    return with_options(found, [row.options for row in rows], row_options)
+    return with_options(tokenised_rows, [row.options for row in rows], row_options)
 
 
 def _flat(rows: Iterable[Ids]) -> NDArray[np.int32]:

@@ -123,8 +123,8 @@ def option_tokens(
         tokenizer: a fast tokenizer.
         special: whether the tokenizer adds its special tokens, as for the targets of a seq2seq task.
     """
-    found = _targets(options, tokenizer, _NO_LIMIT, None, special=special)
-    return [found.ids[start:end] for start, end in pairwise(found.offsets.tolist())]
+    targets = _targets(options, tokenizer, _NO_LIMIT, None, special=special)
+    return [targets.ids[start:end] for start, end in pairwise(targets.offsets.tolist())]
 
 
 def _targets(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import kind_of
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.preparation.stratified import held_out
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
@@ -24,7 +24,7 @@ _SHOWN = 10
 """Maximum number of labels listed with their row counts in a notice."""
 
 
-def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
+def hold_out(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
     """Divide train into train and validation by the hash of the inputs; equal inputs stay together.
 
     If the kind allows it, validation is stratified (see `stratified`).
@@ -52,7 +52,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     return train.take(np.flatnonzero(~inside)), train.take(np.flatnonzero(inside))
 
 
-def carved_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Checked) -> str:
+def held_out_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Checked) -> str:
     """Return a notice with the number of rows that were held out, in total and per label."""
     rows = counted(len(validation), "training row")
     held = f"{rows} {'was' if len(validation) == 1 else 'were'} held out for validation"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
 from continual_petl.streams.preparation.multi_hot import as_list, check_even, flags_of, named_rows
-from continual_petl.streams.preparation.spellings import unknown_faults
+from continual_petl.streams.preparation.spelling_notices import unknown_faults
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from continual_petl.errors import InputError, about
 from continual_petl.streams.preparation.labels import label_index, label_names, unknown_rule
-from continual_petl.streams.preparation.spellings import nearest, unknown_faults
+from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.protocols.splitting import left_out_notice
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import raise_faults

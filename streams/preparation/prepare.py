@@ -16,15 +16,15 @@ import numpy as np
 from continual_petl.errors import InputError, about
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.kind import kind_of
-from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
-from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
+from continual_petl.streams.preparation.checked_rows import Checked, check_split, labels_of
+from continual_petl.streams.preparation.column_remarks import remarks_on, rendered
+from continual_petl.streams.preparation.dividing import few_notice, held_out_notice, hold_out, limited
 from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.preparation.own_labels import own_rows
-from continual_petl.streams.preparation.remarks import remarks_on, rendered
-from continual_petl.streams.preparation.spellings import labels_notice
+from continual_petl.streams.preparation.spelling_notices import labels_notice
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 
 # Checking data needs no tokenizer, whose import takes seconds.
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def _read(
     notices.append(_spelled(task, labels, splits))
     notices.append(kind.notice_on_answers(task, raw))
     if "validation" not in splits:
-        splits["train"], splits["validation"] = carve(spec, task, splits["train"])
-        notices.append(carved_notice(task, labels, splits["validation"]))
+        splits["train"], splits["validation"] = hold_out(spec, task, splits["train"])
+        notices.append(held_out_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
         same = ", measured on the rows that also choose the epoch" if training.select == "best" else ""
         notices.append(
@@ -285,7 +285,7 @@ def check_again(
     positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
     checked = check_split(spec, task, rows, labels, positions, single_precision=single_precision)
     if carved:
-        checked = carve(spec, task, checked)[split == "validation"]
+        checked = hold_out(spec, task, checked)[split == "validation"]
     return limited(spec, task, split, checked)
 
 

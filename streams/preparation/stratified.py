@@ -39,9 +39,9 @@ def held_out(strata: Integers, groups: Integers, wanted: int) -> NDArray[np.bool
     ends = np.cumsum(np.bincount(numbers)[np.argsort(first)])
     members = [each for each in np.split(order, ends[:-1]) if len(each) > 1]
     taken = np.zeros(len(sizes), dtype=np.bool_)
-    shares = _shares(np.array([sizes[each].sum() for each in members]), wanted)
-    for each, share in zip(members, shares.tolist(), strict=True):
-        taken[_fitting(each, sizes, share)] = True
+    shares = _shares(np.array([sizes[member].sum() for member in members]), wanted)
+    for member, share in zip(members, shares.tolist(), strict=True):
+        taken[_fitting(member, sizes, share)] = True
     return taken[groups]
 
 

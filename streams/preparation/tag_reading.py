@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import is_of_entities
-from continual_petl.heads.tag_scheme import AmbiguousTags, TagReading, UnfitTags, read_tags, settled
-from continual_petl.streams.preparation.checked import Checked
+from continual_petl.heads.tag_scheme import AmbiguousTags, TagReading, UnfitTags, decided_by_rows, read_tags
+from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
@@ -44,7 +44,7 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
             ) from error
         unread = f"task {name!r}: there are no entity scores, because {error}."
         return TagReading(scheme="none"), None, unread
-    reading, breaking = settled(reading, labels, train.answers, written)
+    reading, breaking = decided_by_rows(reading, labels, train.answers, written)
     notice = None
     if breaking:
         notice = (
@@ -57,7 +57,7 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
 
 def _decided(found: AmbiguousTags, labels: tuple[str, ...], train: Checked, written: bool) -> TagReading:
     """Return the only reading whose rules all training rows keep to; raises ``found`` if there is not exactly one."""
-    kept = [each for each in found.readings if settled(each, labels, train.answers, written)[1] == 0]
+    kept = [reading for reading in found.readings if decided_by_rows(reading, labels, train.answers, written)[1] == 0]
     if len(kept) != 1:
         raise found
     return kept[0]

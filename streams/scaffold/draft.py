@@ -13,9 +13,9 @@ from continual_petl.errors import InputError
 from continual_petl.heads.tag_scheme import AmbiguousTags, UnfitTags, alike, read_tags
 from continual_petl.kind import kind_of
 from continual_petl.streams.preparation.labels import read_label_names
-from continual_petl.streams.scaffold.choose import Chosen
+from continual_petl.streams.scaffold.choose_backbone import Chosen
 from continual_petl.streams.scaffold.guess import Guess
-from continual_petl.streams.scaffold.look import Seen
+from continual_petl.streams.scaffold.inspect_data import InspectedData
 from continual_petl.streams.scaffold.profile import is_number
 from continual_petl.streams.schema.data_spec import SPLITS
 from continual_petl.streams.schema.limits_spec import SIZES
@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
-def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str, *, backbone: Chosen) -> str:
+def draft(file: str, name: str, tasks: Sequence[tuple[InspectedData, Guess]], folder: str, *, backbone: Chosen) -> str:
     """Return the text of a stream file.
 
     Args:
@@ -107,7 +107,7 @@ def _answer_length(guess: Guess) -> int:
     return next((each for each in (32, *_LENGTHS) if each >= wanted), _LENGTHS[-1])
 
 
-def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> list[str]:
+def _task(seen: InspectedData, guess: Guess, name: str, folder: str, max_length: int) -> list[str]:
     names = _label_names(seen, guess)
     lines = [f"  - name: {quoted(name)}"]
     lines += [f"    # {line}" for line in _comments(seen, guess, names)]
@@ -132,7 +132,7 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> 
     return lines
 
 
-def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str]:
+def _comments(seen: InspectedData, guess: Guess, names: Sequence[str] | None) -> list[str]:
     about = [f"read as: {guess.words}, because {_safe(guess.why)} in {seen.rows}"]
     if guess.labels:
         shown = names or guess.labels
@@ -180,7 +180,7 @@ def _marks_entities(labels: Sequence[str]) -> bool:
         return isinstance(error, AmbiguousTags)
 
 
-def about_numbers(seen: Seen, guess: Guess) -> str | None:
+def about_numbers(seen: InspectedData, guess: Guess) -> str | None:
     """Return a comment if the labels are numbers without names, otherwise None."""
     numbers = len(guess.labels) > 2 and all(map(is_number, guess.labels))
     kind = kind_of(guess)
@@ -200,7 +200,7 @@ def about_texts_left(guess: Guess) -> str | None:
     return f"{notice}; `data.templates` joins several columns into one"
 
 
-def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
+def _label_names(seen: InspectedData, guess: Guess) -> tuple[str, ...] | None:
     """Return the names in labels.json if the labels of the rows are these names or their positions."""
     kind = kind_of(guess)
     if seen.labels is None or not kind.has_labels or kind.reads_images:
@@ -214,13 +214,13 @@ def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
 
 
-def _epochs(seen: Seen) -> int:
+def _epochs(seen: InspectedData) -> int:
     """Return the number of epochs: enough for `_STEPS`, between `_EPOCHS` and `_MAX_EPOCHS`."""
     steps = math.ceil(seen.num_rows * (1 if "validation" in seen.splits else 0.9) / _BATCH)
     return max(_EPOCHS, min(_MAX_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
 
-def _data(seen: Seen, folder: str, guess: Guess) -> str:
+def _data(seen: InspectedData, folder: str, guess: Guess) -> str:
     templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
     if not seen.on_hub and not templates:
         return _path(seen.data, folder)
@@ -242,9 +242,9 @@ def _data(seen: Seen, folder: str, guess: Guess) -> str:
 def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int:
     """Return a maximum length in tokens that fits most rows, limited by the backbone."""
     # In a causal-lm task, the target follows the source in the same row.
-    targets = [_answer_length(each) if each.answer_letters else 128 for each in guesses if kind_of(each).continues]
+    targets = [_answer_length(guess) if guess.answer_letters else 128 for guess in guesses if kind_of(guess).continues]
     wanted = letters / _LETTERS_OF_TOKEN + max(targets, default=0)
-    lengths = (*_LENGTHS, *_LENGTHS_OF_CHATS) if any(each.answer_letters for each in guesses) else _LENGTHS
+    lengths = (*_LENGTHS, *_LENGTHS_OF_CHATS) if any(guess.answer_letters for guess in guesses) else _LENGTHS
     length = next((each for each in lengths if each >= wanted), lengths[-1])
     return length if backbone.max_tokens is None else min(length, backbone.max_tokens)
 

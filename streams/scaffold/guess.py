@@ -8,7 +8,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind import kinds
-from continual_petl.streams.scaffold.names import (
+from continual_petl.streams.scaffold.column_names import (
     IMAGE,
     LABEL,
     MESSAGES,
@@ -71,13 +71,13 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
     Raises:
         InputError: if no task fits; the message describes each column.
     """
-    left = [each for each in columns if each.holds != "nothing" and each.name.lower() not in ROW_NAMES]
+    left = [column for column in columns if column.holds != "nothing" and column.name.lower() not in ROW_NAMES]
     for attempt in (*(kind.guess for kind in kinds()), *_ATTEMPTS):
         found = attempt(left)
         if found is not None:
             return _with_rest(found, columns)
-    held = ", ".join(f"{each.name} ({each.holds})" for each in columns) or "no column at all"
-    several = separators_hint([each.name for each in columns])
+    held = ", ".join(f"{column.name} ({column.holds})" for column in columns) or "no column at all"
+    several = separators_hint([column.name for column in columns])
     raise InputError(
         f"{where}: no kind of task fits its columns: {held}. A task needs a text with a number, or with a label that is "
         "repeated in other rows; an input text and an output text; words with their tags; or an image with a label. "
@@ -93,14 +93,14 @@ def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
         second: the name of the column.
         columns: as in `guess`.
     """
-    more = next(each.longest for each in columns if each.name == second)
+    more = next(column.longest for column in columns if column.name == second)
     if "source" in found.columns:
-        first = next((each for each in columns if each.name == found.columns["source"]), None)
+        first = next((column for column in columns if column.name == found.columns["source"]), None)
         if first is None:  # the source is already built by a template
             key = found.columns["source"]
             made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
         else:
-            made = _joined_source(first.name, second, [each.name for each in columns], found.columns["target"])
+            made = _joined_source(first.name, second, [column.name for column in columns], found.columns["target"])
         answered = replace(found, **made)
     else:
         answered = replace(found, columns={"text": found.columns["text"], "text_pair": second} | found.columns)
@@ -118,7 +118,7 @@ def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
     """Return the guess with its unused columns listed."""
     used = {*found.columns.values()} - {*found.templates}
     used.update(name for text in found.templates.values() for name in template_fields(text))
-    left = [each for each in columns if each.name not in used]
+    left = [column for column in columns if column.name not in used]
     texts = tuple(each.name for each in left if each.prose and each.name.lower() not in ROW_NAMES)
     return replace(found, unread=tuple(each.name for each in left), texts_left=texts)
 
@@ -131,7 +131,7 @@ def _joined_source(first: str, second: str, there: Sequence[str], target: str) -
 
 def _token_classification(columns: list[Column]) -> Guess | None:
     words = _of(columns, "words", TOKENS) or _named(columns, "names", TOKENS)  # often-repeated words look like names
-    tags = _of([each for each in columns if each is not words], "names", TAGS)
+    tags = _of([column for column in columns if column is not words], "names", TAGS)
     if words is None or tags is None or words.lengths != tags.lengths:
         return None
     found = {"tokens": words.name, "tags": tags.name}
@@ -172,8 +172,10 @@ def _number(columns: list[Column]) -> Guess | None:
 
 def _label(columns: list[Column]) -> Guess | None:
     paired = texts_of(columns).columns.values()
-    label = _of([each for each in columns if each.name not in paired], "name", LABEL) or _of(columns, "name", LABEL)
-    texts = texts_of([each for each in columns if each is not label])
+    label = _of([column for column in columns if column.name not in paired], "name", LABEL) or _of(
+        columns, "name", LABEL
+    )
+    texts = texts_of([column for column in columns if column is not label])
     if label is None or not texts.columns:
         return None
     return _on_texts("classification", columns, texts, label, _values(label))
@@ -181,7 +183,7 @@ def _label(columns: list[Column]) -> Guess | None:
 
 def _conversation(columns: list[Column]) -> Guess | None:
     """Return a task of conversations: in one column, or a prompt and its completion."""
-    chats = {each.name.lower(): each for each in reversed(columns) if each.holds == "messages"}
+    chats = {column.name.lower(): column for column in reversed(columns) if column.holds == "messages"}
     if not chats:
         return None
     if "prompt" in chats and "completion" in chats:
@@ -205,13 +207,15 @@ def _conversation(columns: list[Column]) -> Guess | None:
 
 def _instructions(columns: list[Column]) -> Guess | None:
     """Return a task whose source is two columns, such as an instruction and an input that may be empty."""
-    names = {each.name.lower(): each for each in columns if each.holds in ("text", "name", "the same in every row")}
+    names = {
+        column.name.lower(): column for column in columns if column.holds in ("text", "name", "the same in every row")
+    }
     target = _named(columns, "text", TARGET)
     pair = next(((names[one], names[other]) for one, other in SOURCES if one in names and other in names), None)
     if target is None or pair is None or target in pair:
         return None
     first, second = pair
-    others = [each.holds for each in columns if each not in (first, second, target)]
+    others = [column.holds for column in columns if column not in (first, second, target)]
     if first.name.lower() != "instruction" and {"name", "names", "number", "whole number"} & {*others}:
         return None  # a label among the columns is more likely the target
     return Guess(
@@ -219,16 +223,16 @@ def _instructions(columns: list[Column]) -> Guess | None:
         why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its response",
         letters=first.longest + second.longest,
         pairing=f"columns {first.name} and {second.name} were taken together as the source, because of their names",
-        **_joined_source(first.name, second.name, [each.name for each in columns], target.name),
+        **_joined_source(first.name, second.name, [column.name for column in columns], target.name),
     )
 
 
 def _two_texts(columns: list[Column]) -> Guess | None:
-    texts = [each for each in columns if each.holds in ("text", "name")]
-    if len(texts) < 2 or any(each.name.lower() in set(LABEL).difference(TARGET) for each in texts):
+    texts = [column for column in columns if column.holds in ("text", "name")]
+    if len(texts) < 2 or any(text.name.lower() in set(LABEL).difference(TARGET) for text in texts):
         return None  # a column named like a label holds labels, even if each occurs only once
     target = _named(texts, None, TARGET) or min(texts, key=lambda each: each.letters)
-    left = [each for each in texts if each is not target]
+    left = [text for text in texts if text is not target]
     source = _named(left, None, SOURCE) or max(left, key=lambda each: each.letters)
     why = f"columns {source.name} and {target.name} hold texts, and no column holds a label or a number"
     found = {"source": source.name, "target": target.name}
@@ -236,7 +240,7 @@ def _two_texts(columns: list[Column]) -> Guess | None:
 
 
 def _on_texts(kind: str, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
-    letters = sum(each.longest for each in columns if each.name in texts.columns.values())
+    letters = sum(column.longest for column in columns if column.name in texts.columns.values())
     found = texts.columns | {"label": label.name}
     return Guess(kind=kind, columns=found, why=why, letters=letters, labels=label.distinct, pairing=texts.why)
 
@@ -252,12 +256,12 @@ def _label_named(columns: list[Column]) -> Guess | None:
 
 def _of(columns: list[Column], holds: str, names: Sequence[str]) -> Column | None:
     """Return the column with this content and one of these names, otherwise the last column with this content."""
-    fitting = [each for each in columns if each.holds == holds]
+    fitting = [column for column in columns if column.holds == holds]
     return _named(fitting, holds, names) or (fitting[-1] if fitting else None)
 
 
 def _named(columns: Sequence[Column], holds: str | None, names: Sequence[str]) -> Column | None:
-    fitting = {each.name.lower(): each for each in reversed(columns) if holds is None or each.holds == holds}
+    fitting = {column.name.lower(): column for column in reversed(columns) if holds is None or column.holds == holds}
     return next((fitting[name] for name in names if name in fitting), None)
 
 

@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from continual_petl.streams.scaffold import names
+from continual_petl.streams.scaffold import column_names
 from continual_petl.streams.scaffold.profile import is_number
 from continual_petl.streams.sources.checks import shown_columns
 
 _KNOWN = {
-    *chain(names.TEXT, names.LABEL, names.SOURCE, names.TARGET, names.TOKENS, names.TAGS, names.IMAGE, names.ROW_NAMES),
-    *chain.from_iterable((*names.PAIRS, *names.SOURCES)),
+    *chain(
+        column_names.TEXT,
+        column_names.LABEL,
+        column_names.SOURCE,
+        column_names.TARGET,
+        column_names.TOKENS,
+        column_names.TAGS,
+        column_names.IMAGE,
+        column_names.ROW_NAMES,
+    ),
+    *chain.from_iterable((*column_names.PAIRS, *column_names.SOURCES)),
 }
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from continual_petl.streams.scaffold.names import NUMBERED, PAIRS, TEXT
+from continual_petl.streams.scaffold.column_names import NUMBERED, PAIRS, TEXT
 from continual_petl.streams.scaffold.profile import Column
 
 _LONGER = 2.0
@@ -29,14 +29,14 @@ def texts_of(columns: Sequence[Column]) -> Texts:
     """Return the column of the text, or the columns of two texts that form a pair."""
     # A text may be repeated in many rows, such as a query with its passages; only the name then shows that it is a text.
     by_name = {
-        each.name.lower(): each
-        for each in reversed(columns)
-        if each.holds == "text" or (each.holds == "name" and each.prose)
+        column.name.lower(): column
+        for column in reversed(columns)
+        if column.holds == "text" or (column.holds == "name" and column.prose)
     }
-    texts = [each for each in columns if each.holds == "text"]
+    texts = [column for column in columns if column.holds == "text"]
     if (pair := _named(by_name)) is not None and any(each.holds == "text" for each in pair):
         return _pair(*pair, "because of their names")
-    prose = [each for each in texts if each.prose]
+    prose = [text for text in texts if text.prose]
     known = _best(prose or texts)
     if known is None:
         return Texts({})
@@ -57,7 +57,7 @@ def _pair(one: Column, other: Column, why: str) -> Texts:
 
 
 def _best(texts: Sequence[Column]) -> Column | None:
-    named = {each.name.lower(): each for each in reversed(texts)}
+    named = {text.name.lower(): text for text in reversed(texts)}
     first = next((named[name] for name in TEXT if name in named), None)
     return first or max(texts, key=lambda each: each.letters, default=None)
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.preparation.multi_hot import as_list, multi_hot
-from continual_petl.streams.scaffold.names import LABEL
+from continual_petl.streams.scaffold.column_names import LABEL
 from continual_petl.streams.sources.conversations import from_cell, is_message
-from continual_petl.streams.sources.prose import is_prose
+from continual_petl.streams.sources.running_text import is_prose
 
 Holds = Literal[
     "text",

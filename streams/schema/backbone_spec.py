@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.streams.schema.data_spec import Revision, Text
 from continual_petl.streams.schema.training_spec import Bool, Int

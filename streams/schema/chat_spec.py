@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from continual_petl._frozen import FrozenModel, UserSpec
+from continual_petl._strict_model import StrictModel, UserSpec
 from continual_petl.streams.schema.data_spec import Text
 
 MAX_TEMPLATE = 100_000
@@ -43,7 +43,7 @@ class ChatSpec(UserSpec):
         return value
 
 
-class ResolvedChat(FrozenModel):
+class ResolvedChat(StrictModel):
     """Everything that determines how a conversation becomes text; the certificate stores it, so no file is needed later."""
 
     template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]

@@ -54,8 +54,8 @@ def rows_in(given: Any, place: str) -> list[Any]:
         raise InputError(
             f"{what}, an open file, whose lines keep their ends; give a list: [line.rstrip() for line in file]"
         )
-    if home in ("pandas", "numpy", "pyarrow", "datasets") and (found := _known(given, home, name, what)) is not None:
-        return found
+    if home in ("pandas", "numpy", "pyarrow", "datasets") and (rows := _known(given, home, name, what)) is not None:
+        return rows
     if hasattr(given, "__arrow_c_stream__"):
         return _arrow(given, what)
     if (torch := sys.modules.get("torch")) is not None and isinstance(
@@ -141,7 +141,7 @@ def records(columns: Mapping[str, Sequence[Any]], number: int) -> list[Record]:
 
 def check_aligned(columns: Mapping[str, Any], what: str) -> None:
     """Refuse Series of pandas with different indexes: a DataFrame would match their cells by index, not by place."""
-    found = [each.index for each in columns.values() if hasattr(each, "isna") and hasattr(each, "index")]
+    found = [column.index for column in columns.values() if hasattr(column, "isna") and hasattr(column, "index")]
     if any(not found[0].equals(index) for index in found[1:]):
         raise InputError(f"{what}: its columns are Series with different indexes; give a DataFrame, or lists of cells")
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from continual_petl._frozen import AS_LIST as AS_LIST
-from continual_petl._frozen import AS_TEXT as AS_TEXT
-from continual_petl._frozen import TAG as TAG
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import AS_LIST as AS_LIST
+from continual_petl._strict_model import AS_TEXT as AS_TEXT
+from continual_petl._strict_model import TAG as TAG
+from continual_petl._strict_model import UserSpec
 from continual_petl.kind import kinds
 from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records, rows_in
 
@@ -259,7 +259,7 @@ Data: TypeAlias = Annotated[
 ]
 
 
-def is_near(data: str | DataSpec | Rows) -> bool:
+def needs_no_network(data: str | DataSpec | Rows) -> bool:
     """Return whether rows can be read without a network: from local files, a built-in data set, or the stream itself."""
     if isinstance(data, str):
         return not is_url(data)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 
 StopText = Annotated[str, Field(strict=True, min_length=1, max_length=100)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.training_spec import Count, Rate
 
 SIZES = ("cell_mb", "unpacked_gb", "ratio")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.training_spec import Int
 
 

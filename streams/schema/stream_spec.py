@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
@@ -33,11 +33,11 @@ from continual_petl.streams.schema.data_spec import SplitName as SplitName
 from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
-from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
-from continual_petl.streams.schema.of_kind import ColumnsSpec as ColumnsSpec
-from continual_petl.streams.schema.of_kind import (
+from continual_petl.streams.schema.kind_options import ColumnsSpec as ColumnsSpec
+from continual_petl.streams.schema.kind_options import (
     idle,
 )
+from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
 from continual_petl.streams.schema.split_spec import SplitSpec as SplitSpec
 from continual_petl.streams.schema.task_spec import Probe as Probe
 from continual_petl.streams.schema.task_spec import Routing as Routing

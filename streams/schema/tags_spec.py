@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.heads.tag_scheme import Position, Scheme
 from continual_petl.streams.schema.data_spec import Text
 from continual_petl.streams.schema.field_types import label_name
@@ -47,7 +47,7 @@ _Outside = Annotated[
 ]
 
 
-class TagsSpec(FrozenModel):
+class TagsSpec(StrictModel):
     """How tags mark entities (token-classification). What is left out is recognised from all tags of the task."""
 
     scheme: Annotated[Scheme, BeforeValidator(_scheme, json_schema_input_type=str)] | None = None

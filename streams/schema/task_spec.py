@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import did_you_mean
@@ -26,8 +26,7 @@ from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data
 from continual_petl.streams.schema.field_types import Labels, Name, Normalise, Options
 from continual_petl.streams.schema.generation import GenerationSpec
-from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.schema.of_kind import (
+from continual_petl.streams.schema.kind_options import (
     ColumnsSpec,
     idle,
     misplaced,
@@ -35,6 +34,7 @@ from continual_petl.streams.schema.of_kind import (
     users_of,
     without_idle_options,
 )
+from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.split_spec import SplitSpec
 from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.banks.config.presets import Recipe
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec

@@ -42,9 +42,9 @@ def bad_line_of(paths: Sequence[str]) -> str | None:
     """Describe the first line that is not a JSON object, with its file; pyarrow reports neither."""
     for path in paths:
         if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
-            found = _bad_json_line(TextFile(path, path))
-            if found is not None:
-                return found
+            bad_line = _bad_json_line(TextFile(path, path))
+            if bad_line is not None:
+                return bad_line
     return None
 
 

@@ -12,8 +12,8 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.files import ALIASES
-from continual_petl.streams.sources.memory import memory_reported
+from continual_petl.streams.sources.local_files import ALIASES
+from continual_petl.streams.sources.memory_errors import memory_reported
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates

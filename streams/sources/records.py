@@ -16,7 +16,7 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.before_reading import TOO_DEEP
 from continual_petl.streams.sources.checks import separators_hint, shown_columns
 from continual_petl.streams.sources.csv_text import fields_advice, table_lines
-from continual_petl.streams.sources.memory import memory_reported
+from continual_petl.streams.sources.memory_errors import memory_reported
 from continual_petl.streams.sources.text_file import TextFile
 
 Numbered = tuple[int, dict[str, Any]]

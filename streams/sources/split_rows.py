@@ -9,7 +9,7 @@ from typing import Any
 from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.checks import Where, columns_there, separators_hint
-from continual_petl.streams.sources.prose import is_prose
+from continual_petl.streams.sources.running_text import is_prose
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the column names; the last is the label or target."""

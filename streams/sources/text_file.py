@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.memory import memory_reported
+from continual_petl.streams.sources.memory_errors import memory_reported
 
 FREE_BYTES = 100 * 10**6
 """Files that unpack to no more than this are read at any compression ratio, since rows may be repeated many times."""

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from continual_petl.errors import InputError, did_you_mean, quoted
-from continual_petl.streams.stream_file.near import did_you_mean_path
+from continual_petl.streams.stream_file.similar_files import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
 """Aliases of catalog streams, numbered by task order as in the literature."""
@@ -44,9 +44,9 @@ def find_stream(name: str) -> Path:
             "stream that learns them"
         )
     if os.path.exists(path):  # also False for strings that are not valid paths
-        from continual_petl.streams.stream_file.kind_of_file import YAML, refuse_other_kind  # imports the schema
+        from continual_petl.streams.stream_file.file_types import YAML, refuse_other_type  # imports the schema
 
-        refuse_other_kind(name, "a stream file", YAML)
+        refuse_other_type(name, "a stream file", YAML)
     if os.path.isfile(path):
         return path
     if os.path.isdir(path):

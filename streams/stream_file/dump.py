@@ -9,10 +9,11 @@ from pydantic import BaseModel
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.consistency import KeyPath, contradictions
-from continual_petl.streams.schema.of_kind import without_idle_options
+from continual_petl.streams.schema.kind_options import without_idle_options
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.schema.training_spec import TrainingOverride, TrainingSpec
-from continual_petl.streams.stream_file.bounds import (
+from continual_petl.streams.stream_file.key_locations import dotted
+from continual_petl.streams.stream_file.size_limits import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_ENTRIES,
@@ -20,7 +21,6 @@ from continual_petl.streams.stream_file.bounds import (
     check_number,
     half_character,
 )
-from continual_petl.streams.stream_file.places import dotted
 from continual_petl.streams.stream_file.yaml_nodes import CORE
 
 
@@ -63,7 +63,7 @@ def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
     return contradictions(_plain(spec, ()))
 
 
-def settled(spec: StreamSpec) -> StreamSpec:
+def without_unused_settings(spec: StreamSpec) -> StreamSpec:
     """Drop the settings of `training` that no task uses any more, after the tasks of a stream have changed."""
     unread = {str(path[1]) for path, _ in contradictions_of(spec) if path[0] == "training"}
     defaults = {key: TrainingSpec.model_fields[key].default for key in unread}

@@ -76,8 +76,8 @@ def _settings_of(kind: Kind) -> Schema:
     """Return the schemas of the settings that only a kind has, by key."""
     if kind.own_settings is None:
         return {}
-    found: Schema = kind.own_settings.model_json_schema()["properties"]
-    return {key: node | {"description": f"{node['description']} ({kind.name})"} for key, node in found.items()}
+    schema: Schema = kind.own_settings.model_json_schema()["properties"]
+    return {key: node | {"description": f"{node['description']} ({kind.name})"} for key, node in schema.items()}
 
 
 @cache

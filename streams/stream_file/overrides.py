@@ -15,8 +15,8 @@ from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import counted, did_you_mean, known_names
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
-from continual_petl.streams.stream_file.places import Places, task_names
+from continual_petl.streams.stream_file.key_locations import KeyLocations, task_names
+from continual_petl.streams.stream_file.size_limits import MAX_DEPTH, half_character
 from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
@@ -25,7 +25,7 @@ _BARE = {"backbone": "name", "bank": "preset"}
 _DEFAULTS = {"bank": {"preset": "houlsby"}}
 
 
-def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], places: Places) -> None:
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], places: KeyLocations) -> None:
     """Set each override in ``tree``, in order; overrides that cannot be set are reported to ``places``."""
     for key, text in overrides:
         option = f"--{key.removeprefix('--')}"
@@ -143,7 +143,7 @@ def _value(text: str) -> Any:
     return parsed.tree
 
 
-def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
+def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: KeyLocations) -> None:
     # In a file, the document itself also counts as a level.
     if 1 + len(path) + _depth(value) > MAX_DEPTH:
         raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")

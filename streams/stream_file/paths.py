@@ -12,12 +12,12 @@ from typing import Any
 
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.data_spec import looks_like_path
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.key_locations import KeyLocations
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
-def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
+def expand_paths(tree: dict[str, Any], folder: str, places: KeyLocations) -> None:
     """Expand every path in ``tree``, in place.
 
     ``data_dir`` and the path of a backbone are made absolute: they are relative to ``folder``, or to the working directory

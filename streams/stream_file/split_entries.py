@@ -10,7 +10,7 @@ from continual_petl.streams.protocols.splitting import split_labels, split_names
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec, TrainingOverride
 from continual_petl.streams.sources.label_file import read_label_names
-from continual_petl.streams.stream_file.bounds import MAX_ENTRIES, MAX_TASKS
+from continual_petl.streams.stream_file.size_limits import MAX_ENTRIES, MAX_TASKS
 
 _LONGEST_NAME = 64
 

@@ -16,23 +16,23 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.errors import StreamFileError
 from continual_petl.kind import kinds_refused
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.bounds import MAX_BYTES as MAX_BYTES
-from continual_petl.streams.stream_file.bounds import MAX_PROBLEMS
 from continual_petl.streams.stream_file.dump import dump_stream as dump_stream
+from continual_petl.streams.stream_file.file_types import FileType, check_file_type
 from continual_petl.streams.stream_file.json_schema import json_schema as json_schema
 from continual_petl.streams.stream_file.json_schema import schema_of
-from continual_petl.streams.stream_file.kind_of_file import FileKind, check_kind
+from continual_petl.streams.stream_file.key_locations import KeyLocations
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.size_limits import MAX_BYTES as MAX_BYTES
+from continual_petl.streams.stream_file.size_limits import MAX_PROBLEMS
 from continual_petl.streams.stream_file.split_entries import expand_splits
-from continual_petl.streams.stream_file.usable import UsablePart, usable_part, usable_task
+from continual_petl.streams.stream_file.usable_part import UsablePart, usable_part, usable_task
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -65,7 +65,7 @@ def load_stream(
         StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
     """
     with nullcontext() if code else kinds_refused():
-        return load_placed(path, overrides)[0]
+        return load_located(path, overrides)[0]
 
 
 class PartlyUsableError(StreamFileError):
@@ -76,12 +76,14 @@ class PartlyUsableError(StreamFileError):
         rest: the stream without the keys that have mistakes; None if too little is left.
     """
 
-    def __init__(self, places: Places, rest: UsablePart | None) -> None:
+    def __init__(self, places: KeyLocations, rest: UsablePart | None) -> None:
         self.places, self.rest = places, rest
         super().__init__(places.problems)
 
 
-def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> tuple[StreamSpec, Places]:
+def load_located(
+    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()
+) -> tuple[StreamSpec, KeyLocations]:
     """Read and check a stream file like `load_stream`; also return where each key was set.
 
     Raises:
@@ -116,12 +118,12 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
     Raises:
         StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
     """
-    return load_placed_task(path, overrides)[0]
+    return load_located_task(path, overrides)[0]
 
 
-def load_placed_task(
+def load_located_task(
     path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()
-) -> tuple[TaskSpec, Places]:
+) -> tuple[TaskSpec, KeyLocations]:
     """Read and check a file that holds one task like `load_task`; also return where each key was set.
 
     Raises:
@@ -157,13 +159,13 @@ def located(task: TaskSpec, folder: str) -> TaskSpec:
 
 
 def _read(
-    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]], wanted: FileKind
-) -> tuple[dict[str, Any], Places, str]:
+    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]], wanted: FileType
+) -> tuple[dict[str, Any], KeyLocations, str]:
     """Return the plain data with overrides applied, the places of its keys, and the file's folder."""
     file = os.fspath(path)
     parsed = parse(_text(file))
-    check_kind(file, parsed.tree, wanted)
-    places = Places(file, parsed.lines)
+    check_file_type(file, parsed.tree, wanted)
+    places = KeyLocations(file, parsed.lines)
     if parsed.tree is None and not parsed.problems:
         raise StreamFileError([f"{file}:1: the file is empty; write at least the keys {', '.join(_required())}"])
     if not isinstance(parsed.tree, dict) and not parsed.problems:
@@ -196,7 +198,7 @@ def _required() -> list[str]:
     return [name for name, info in StreamSpec.model_fields.items() if info.is_required()]
 
 
-def _validate(model: type[_Model], tree: dict[str, Any], places: Places) -> _Model:
+def _validate(model: type[_Model], tree: dict[str, Any], places: KeyLocations) -> _Model:
     try:
         spec = model.checked(tree)
     except ValidationError as error:

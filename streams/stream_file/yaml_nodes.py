@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from continual_petl.streams.schema.consistency import KeyPath
-from continual_petl.streams.stream_file.bounds import (
+from continual_petl.streams.stream_file.size_limits import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_ENTRIES,

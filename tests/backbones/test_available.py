@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.backbones.available import check_available, near_name
+from continual_petl.backbones.available import check_available, similar_name
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
@@ -132,7 +132,7 @@ def test_local_model_folders_are_suggested(
     monkeypatch.chdir(tmp_path)
     Path("my-bert").symlink_to(backbone_folder())
     Path("my-berd").mkdir()  # contains no model
-    assert near_name("my-bret") == "my-bert"
-    assert near_name("MiniLM") == near_name("minlm") == "minilm"
-    assert near_name("roberta-large") is None
+    assert similar_name("my-bret") == "my-bert"
+    assert similar_name("MiniLM") == similar_name("minlm") == "minilm"
+    assert similar_name("roberta-large") is None
     check_available("my-bert", None)

@@ -14,8 +14,8 @@ from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.banks.mixed.run import run_mixed
-from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.banks.mixed.run_mixed import run_mixed
+from continual_petl.banks.mixed.stack_cache import StackCache
 from tests.tiny import ENCODER_DECODERS, make_bank
 
 
@@ -58,7 +58,7 @@ def _parts(value: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
 
 
 def together(
-    model: PreTrainedModel, family: str, banks: Sequence[Bank], counts: Sequence[int], stacks: Stacks | None = None
+    model: PreTrainedModel, family: str, banks: Sequence[Bank], counts: Sequence[int], stacks: StackCache | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the states of each bank's rows from one pass over all rows, and from a separate pass per bank."""
     inputs = batch_of(family, sum(counts))

@@ -26,7 +26,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.merge import merged
-from continual_petl.banks.mixed.run import run_mixed
+from continual_petl.banks.mixed.run_mixed import run_mixed
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks import by_hand

@@ -15,15 +15,15 @@ from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.descriptions import in_words
 from continual_petl.banks.config.inherit import resolve_bank
 from continual_petl.banks.config.presets import RECIPES, preset_of
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
-from continual_petl.banks.config.words import in_words
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.banks.forms.fusion import Fusion
 from continual_petl.banks.merge import merged
-from continual_petl.banks.mixed.run import run_mixed
+from continual_petl.banks.mixed.run_mixed import run_mixed
 from continual_petl.digests import same_bits
 from continual_petl.errors import InputError
 from tests.tiny import ENCODER_DECODERS, make_bank, make_inputs, make_model

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from continual_petl.banks.attach import attached, run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.presets import PRESETS
-from continual_petl.banks.mixed.run import run_mixed
-from continual_petl.banks.mixed.sharing import batch_key, why_alone
-from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.banks.mixed.compatible import batch_key, why_alone
+from continual_petl.banks.mixed.run_mixed import run_mixed
+from continual_petl.banks.mixed.stack_cache import StackCache
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks.mixing import batch_of, close, learned_bank, together
@@ -53,7 +53,7 @@ def test_three_banks_of_a_preset_match_single_bank_answers(family: str, preset: 
         with pytest.raises(ValueError, match=r"a bank cannot share a pass with others, since it .*: run it alone"):
             together(model, family, banks, (1, 1, 1))
         return
-    stacks = Stacks()
+    stacks = StackCache()
     for counts in ((2, 2, 2), (1, 3, 2), (1, 1, 1)):
         found, own = together(model, family, banks, counts, stacks)
         close(found, own)
@@ -100,7 +100,7 @@ def test_different_presets_share_a_pass(family: str) -> None:
         close(found, own)
 
 
-def _any_mix(data: st.DataObject, model: PreTrainedModel, pool: list[list[Bank]], stacks: Stacks) -> None:
+def _any_mix(data: st.DataObject, model: PreTrainedModel, pool: list[list[Bank]], stacks: StackCache) -> None:
     lane = data.draw(st.sampled_from(range(len(pool))))
     chosen = data.draw(st.lists(st.sampled_from(range(len(pool[lane]))), min_size=1, max_size=8, unique=True))
     counts = data.draw(st.lists(st.integers(1, 3), min_size=len(chosen), max_size=len(chosen)))
@@ -110,7 +110,7 @@ def _any_mix(data: st.DataObject, model: PreTrainedModel, pool: list[list[Bank]]
 
 BERT = make_model("bert").requires_grad_(False)
 POOL: list[list[Bank]] = []
-STACKS = Stacks(max_bytes=20_000)
+STACKS = StackCache(max_bytes=20_000)
 """The limit is so small that stacks are refilled again and again."""
 
 
@@ -159,7 +159,7 @@ def test_nan_bank_affects_only_its_own_rows(preset: str) -> None:
     banks = [learned_bank(model, preset, seed) for seed in range(3)]
     others = [learned_bank(model, "houlsby", 7)] if batch_key(banks[0].spec, 2).num_prompt_vectors == 0 else []
     others = others if not batch_key(banks[0].spec, 2).prefixes[:-1] else []
-    stacks, counts = Stacks(), [2, 1, 2, *[2 for _ in others]]
+    stacks, counts = StackCache(), [2, 1, 2, *[2 for _ in others]]
     before, _ = together(model, "bert", [*banks, *others], counts, stacks)
     with torch.no_grad():
         for parameter in banks[1].parameters():
@@ -185,7 +185,7 @@ def test_state_is_restored_after_an_error() -> None:
     model = make_model("bert").requires_grad_(False)
     banks = [learned_bank(model, "mam", seed) for seed in range(2)]
     plain = run(model, banks[0], batch_of("bert", 2)).last_hidden_state
-    stacks = Stacks()
+    stacks = StackCache()
     with pytest.raises(IndexError):
         run_mixed(model, banks, [1, 1], {"input_ids": IDS + 1000}, stacks)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -199,7 +199,7 @@ def test_threads_alternate_mixed_batches_and_single_banks() -> None:
     houlsby, prefix = (
         [learned_bank(model, preset, seed) for seed in range(2)] for preset in ("houlsby", "prefix_flat")
     )
-    stacks, inputs = Stacks(max_bytes=0), batch_of("bert", 2)
+    stacks, inputs = StackCache(max_bytes=0), batch_of("bert", 2)
 
     def answer(banks: list[Bank]) -> Tensor:
         states: Tensor = run_mixed(model, banks, [1, 1], inputs, stacks).last_hidden_state

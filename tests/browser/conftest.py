@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from continual_petl import learn
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import launched
 from tests.streams_in_code import regression_task, stream, task, task_of_kind

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser
 
 from continual_petl import report
 from continual_petl.cli.main import main as command
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import launched, tab
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from continual_petl import Run, learn
 from continual_petl.engine.ablation.page import write_ablations
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import Tab, tab
 from tests.browser.conftest import QUICK

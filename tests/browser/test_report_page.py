@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from continual_petl.report import write
-from continual_petl.report.facts import read_facts
 from continual_petl.report.figures.bars import tasks_of_a_bar
 from continual_petl.report.page.parts import MAX_ROWS
 from continual_petl.report.page.sections import TOGETHER
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser import chromium

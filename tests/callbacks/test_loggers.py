@@ -17,7 +17,7 @@ from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
 from continual_petl.engine.task.checkpoint import BankCheckpoint
 from continual_petl.report.results import Results, read_results
-from continual_petl.store.folder.results_file import Cell
+from continual_petl.store.folder.results_file import MeasuredScore
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of
 from tests.desk import bank_digests
@@ -207,7 +207,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
     results, numbers = NO_TASKS, []
     for row in ({"a": 0.5}, {"a": 0.25, "b": 1.0}, {"c": 0.75}, {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}):
         cells = [
-            Cell(
+            MeasuredScore(
                 task=task,
                 index="abcd".index(task),
                 split="test",

@@ -22,8 +22,8 @@ from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import tables
 from continual_petl.cli.main import main
-from continual_petl.report.facts import read_facts
 from continual_petl.report.page.sections import sections
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import tasks_of
@@ -190,7 +190,7 @@ def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: 
     assert [row[0] for row in newest["tables/growth"].data] == ["one", "two"]
     first, second_bank = run.artifacts
     assert (first.name.split(":")[0], first.type) == ("bank-one", "bank")
-    assert first.metadata["backbone digest"] == learned.store.pin().digest  # type: ignore[union-attr]
+    assert first.metadata["backbone digest"] == learned.store.pinned().digest  # type: ignore[union-attr]
     assert len(first.metadata["stream digest"]) == 64
     assert first.metadata["began as"] is None
     manifest = learned.store.manifest("one")

@@ -27,8 +27,8 @@ from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
-from continual_petl.report.newest import NewestRow, newest_table
-from continual_petl.store.folder.results_file import Cell
+from continual_petl.report.newest_rows import NewestRow, newest_table
+from continual_petl.store.folder.results_file import MeasuredScore
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import StopAt, tasks_of
@@ -52,10 +52,10 @@ def watched(*notices: str, num_tasks: int = 4) -> WatchedRun:
     return WatchedRun(store=cast(Any, store), stream=tuple(map(str, range(num_tasks))), notices=notices)
 
 
-def cells(names: list[str]) -> tuple[Cell, ...]:
+def cells(names: list[str]) -> tuple[MeasuredScore, ...]:
     """Return the cells of a row of R."""
     return tuple(
-        Cell.model_construct(
+        MeasuredScore.model_construct(
             task=name, index=index, split="test", metric="accuracy", value=0.5, num_examples=4, status="measured"
         )
         for index, name in enumerate(names)

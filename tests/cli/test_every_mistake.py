@@ -139,7 +139,7 @@ def test_invalid_stream_downloads_nothing(
     bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(
-        "continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("data was downloaded")
+        "continual_petl.streams.sources.read_splits.from_hub", lambda *_, **__: pytest.fail("data was downloaded")
     )
     far = STREAM.replace("data/gone.csv", "{path: some-user/some-data}").replace(
         "data/other", "https://localhost:1/b.csv"

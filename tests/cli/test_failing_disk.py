@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors import SafetensorError
 
 from continual_petl import Run
-from continual_petl.export.peft import files
+from continual_petl.export.peft import write_adapter
 from tests.cli.bench import Bench
 from tests.cli.failing_calls import ERRORS, FailingCalls, tree_of
 
@@ -183,7 +183,7 @@ def test_full_disk_that_compiled_code_meets_is_reported(
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(files, "write_peft", full)
+    monkeypatch.setattr(write_adapter, "write_peft", full)
     capsys.readouterr()
     assert place.main("export-peft") == 1
     said = " ".join(capsys.readouterr().err.split())

@@ -38,7 +38,7 @@ def test_list_shows_unfinished_tasks_below_the_table(half: Path, tmp_path: Path,
     assert main(["show", str(half)]) == 0
     assert LINE in capsys.readouterr().out
     assert main(["list", str(half), "--json"]) == 0
-    assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["one"]
+    assert [load["task"] for load in json.loads(capsys.readouterr().out)] == ["one"]
     none = shutil.copytree(half, tmp_path / "none")
     shutil.rmtree(none / "banks")
     (none / "results.jsonl").unlink()

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from continual_petl.cli.answers_out import write_records
 from continual_petl.cli.columns_out import harmless
 from continual_petl.cli.main import main
+from continual_petl.cli.predictions_out import write_records
 
 # OWASP's list (https://owasp.org/www-community/attacks/CSV_Injection), with the full-width forms.
 SIGNS = "=+-@\t\r\n＝＋－＠"  # noqa: RUF001

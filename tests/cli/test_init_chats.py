@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
-from continual_petl.streams.scaffold.choose import CHATS, choose
+from continual_petl.streams.scaffold.choose_backbone import CHATS, choose_backbone
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.chats import chat_backbone, chats, write_lines
 
@@ -89,10 +89,10 @@ def test_a_backbone_without_a_template_is_reported(here: Path, capsys: pytest.Ca
 
 
 def test_conversations_get_a_backbone_that_learns_them(tmp_path: Path) -> None:
-    assert choose({"a": "causal-lm", "b": "classification", "c": "seq2seq"}, None).name == CHATS
-    assert choose({"a": "causal-lm"}, CHATS).writes == "causal-lm"
+    assert choose_backbone({"a": "causal-lm", "b": "classification", "c": "seq2seq"}, None).name == CHATS
+    assert choose_backbone({"a": "causal-lm"}, CHATS).writes == "causal-lm"
     (tmp_path / "config.json").write_text('{"is_encoder_decoder": true}', encoding="utf-8")
     with pytest.raises(InputError, match="a holds conversations, which only causal language models learn"):
-        choose({"a": "causal-lm"}, str(tmp_path))
+        choose_backbone({"a": "causal-lm"}, str(tmp_path))
     with pytest.raises(InputError, match=f"cannot generate text, which a needs; .* such as {CHATS}"):
-        choose({"a": "causal-lm"}, "minilm")
+        choose_backbone({"a": "causal-lm"}, "minilm")

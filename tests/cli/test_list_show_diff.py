@@ -191,7 +191,7 @@ def test_show_without_a_task_lists_the_tasks(runs: Path, tmp_path: Path, capsys:
     assert main(["show", str(runs / "one")]) == 0
     assert capsys.readouterr().out == f"{listed}show one of them with: continual-petl show {runs / 'one'} number\n"
     assert main(["show", str(runs / "one"), "--json"]) == 0
-    assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["both", "apart", "number"]
+    assert [load["task"] for load in json.loads(capsys.readouterr().out)] == ["both", "apart", "number"]
     shutil.copytree(runs / "one", tmp_path / "none", ignore=shutil.ignore_patterns("banks", "chain*", "results*"))
     assert main(["show", str(tmp_path / "none")]) == 0
     assert "no task has been learned yet" in capsys.readouterr().out

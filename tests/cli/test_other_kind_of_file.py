@@ -1,4 +1,4 @@
-"""A file or folder of another kind than a command needs is refused in one sentence that says which command takes it."""
+"""A file or folder of another type than a command needs is refused in one sentence that says which command takes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from continual_petl.cli.main import main
 from continual_petl.errors import StreamFileError
-from continual_petl.streams.stream_file.kind_of_file import kind_of, kind_of_path
+from continual_petl.streams.stream_file.file_types import type_of, type_of_path
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 from continual_petl.streams.stream_file.yaml_nodes import parse
 from continual_petl.sweep.sweep_file import load_sweep
@@ -149,15 +149,15 @@ def test_python_readers_refuse_the_other_kinds(files: Path, load: Any, kind: str
     ],
 )
 def test_kind_is_only_claimed_if_it_is_certain(tree: Any, kind: str | None) -> None:
-    assert kind_of(tree) == kind
+    assert type_of(tree) == kind
 
 
 @pytest.mark.parametrize("text", ['[{"text": "a"}]', '{"text": {"0": "a"}}', "[1, 2", '{"text": "a"}\n{"text": "b"}\n'])
 def test_json_is_rows_or_the_file_that_its_keys_describe(files: Path, text: str) -> None:
     Path("given.json").write_text(text)
-    assert kind_of_path("given.json") == "rows"
+    assert type_of_path("given.json") == "rows"
     for yaml, kind in ((STREAM, "stream"), (TASK, "task"), (SWEEP, "sweep")):
         Path("given.json").write_text(json.dumps(parse(yaml).tree))
-        assert kind_of_path("given.json") == kind
+        assert type_of_path("given.json") == kind
     Path("given.json").write_text('{"tasks": [')
-    assert kind_of_path("given.json") is None  # the parser says what is wrong with it
+    assert type_of_path("given.json") is None  # the parser says what is wrong with it

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from continual_petl import learn
 from continual_petl.callbacks import Progress
-from continual_petl.cli.answers_out import line_of
 from continual_petl.cli.main import main
+from continual_petl.cli.predictions_out import line_of
 from continual_petl.errors import printable
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report

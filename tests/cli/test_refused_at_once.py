@@ -13,7 +13,7 @@ import pytest
 
 from continual_petl.engine.checks.mistakes import Problems, with_lines
 from continual_petl.errors import StreamFileError
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.key_locations import KeyLocations
 from tests.cli.bench import Bench, csv_lines, json_lines
 from tests.cli.light import LightProcesses
 
@@ -284,6 +284,6 @@ def test_mistakes_outside_the_task_file_have_no_line() -> None:
         problems.found.append((key, f"{key[-1]} is wrong"))
     with pytest.raises(StreamFileError) as raised:
         problems.raise_all()
-    found = with_lines(raised.value, Places("new.yaml", {(): 1, ("data",): 3}), ("tasks", 1))
+    found = with_lines(raised.value, KeyLocations("new.yaml", {(): 1, ("data",): 3}), ("tasks", 1))
     assert isinstance(found, StreamFileError)
     assert found.problems == ("new.yaml:3: key data.path: path is wrong", "name is wrong", "new.yaml: 1 is wrong")

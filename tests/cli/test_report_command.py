@@ -69,7 +69,7 @@ def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, 
 def test_comparison_is_printed_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(bench.folder / "run", tmp_path / "again")
     assert bench.main("report", RUN, str(tmp_path / "again"), "--json") == 0
-    assert [each["stream"] for each in json.loads(capsys.readouterr().out)] == ["files", "files"]
+    assert [load["stream"] for load in json.loads(capsys.readouterr().out)] == ["files", "files"]
 
 
 def test_wrong_predictions_are_included_on_request(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

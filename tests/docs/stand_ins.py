@@ -39,7 +39,7 @@ def make_minilm(folder: Path) -> Path:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, minilm: Path) -> None:
     """Replace MiniLM and the browser; anatomies that a page registers are removed after the test."""
-    monkeypatch.setattr("continual_petl.backbones.files.minilm_path", lambda: minilm)
+    monkeypatch.setattr("continual_petl.backbones.backbone_files.minilm_path", lambda: minilm)
     monkeypatch.setattr("webbrowser.open", lambda address: True)
     monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from continual_petl.engine.ablation.page import write_ablations
 from continual_petl.engine.ablation.result import Ablation, relative_change
-from continual_petl.engine.ablation.words import MAX_LISTED, headline, left_off, remarks, table
+from continual_petl.engine.ablation.terminal import MAX_LISTED, headline, left_off, remarks, table
 from continual_petl.errors import InputError
 
 

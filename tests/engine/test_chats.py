@@ -16,7 +16,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.errors import Interrupted
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -88,7 +88,7 @@ def test_predictions_match_the_scores(learned: Path) -> None:
     learner = session.models.resident("talk")
     scores = evaluate(learner, data.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
     assert scores == run.store.manifest("talk").scores["test"]
-    again = make_scores("causal-lm", None)
+    again = make_metrics("causal-lm", None)
     again.update(found, [row["messages"][-1]["content"] for row in chats(8, 2, 30)])
     assert float(again.compute()["rougeL"]) == scores.scores["rougeL"]
 

@@ -17,7 +17,7 @@ from continual_petl.digests import combined_digest
 from continual_petl.engine.scoring import evaluate, result_row
 from continual_petl.engine.scoring.evaluate import outputs_of
 from continual_petl.engine.task import gate
-from continual_petl.engine.trainers import answers_here
+from continual_petl.engine.trainers import predicts_here
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files import atomic, reading
 from continual_petl.store.files.reading import read_lines, read_tail
@@ -168,7 +168,7 @@ def test_predictions_without_a_trainer_match_lightning(
     modes = [module.training for module in learner.modules()]
     found = []
     for here in (True, False):
-        monkeypatch.setattr(evaluate, "answers_here", lambda _, here=here: here)
+        monkeypatch.setattr(evaluate, "predicts_here", lambda _, here=here: here)
         found.append(outputs_of(learner, rows, session.models.pad_token_id, {}, session.folder))
         assert [module.training for module in learner.modules()] == modes
     one, other = ({str(n): t.tolist() for n, t in enumerate(outputs)} for outputs in found)
@@ -188,7 +188,7 @@ def test_predictions_without_a_trainer_match_lightning(
     ],
 )
 def test_trainer_is_created_only_if_needed(arguments: dict[str, Any], here: bool) -> None:
-    assert answers_here(arguments) is here
+    assert predicts_here(arguments) is here
 
 
 def test_unknown_task_error_lists_the_learned_tasks(first: Path, tmp_path: Path) -> None:

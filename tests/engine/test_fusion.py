@@ -18,12 +18,12 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.scheduler import needed
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Prediction
-from continual_petl.report.facts import read_facts
+from continual_petl.heads.predictions import Prediction
 from continual_petl.report.page.details import _settings as settings_table
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
-from continual_petl.store.parents import read_banks
+from continual_petl.store.dependencies import read_banks
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 from tests.desk import bank_digests
@@ -79,7 +79,10 @@ def test_bank_read_in_a_fresh_process_answers_with_the_same_bits(folder: Path) -
     here = ""
     for answer in Run(folder).predict(["w3 w12 w4", "w9"], "f"):
         assert answer.probabilities is not None
-        here += " ".join([str(answer.value), *(float(each).hex() for each in answer.probabilities.values())]) + "\n"
+        here += (
+            " ".join([str(answer.value), *(float(probability).hex() for probability in answer.probabilities.values())])
+            + "\n"
+        )
     again = subprocess.run([sys.executable, "-c", ASK, str(folder)], capture_output=True, text=True, check=True)
     assert again.stdout == here
 

@@ -18,7 +18,7 @@ from continual_petl import ContinualLearner, Run, learn, load_backbone
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.staging import commit_staged
-from continual_petl.engine.parallel.worker import Worker, brief_of
+from continual_petl.engine.parallel.worker import Worker, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST
@@ -100,7 +100,7 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     session = Session(tasks.spec, Store(parents))
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    report = Worker(brief_of(session, ()), ()).learn("f")
+    report = Worker(setup_of(session, ()), ()).learn("f")
     assert report.state == "learned", report.message
     seconds = commit_staged(session, tasks.spec.tasks[2], report.notices, [], StopRequest())
     finish_task(session, "f", [], seconds, StopRequest())

@@ -49,7 +49,7 @@ def on_gpu(patch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         return
     patch.setattr(model_cache, "device_of", lambda trainer: GPU)
-    patch.setattr(evaluate, "answers_here", lambda arguments: True)
+    patch.setattr(evaluate, "predicts_here", lambda arguments: True)
     patch.setattr(L, "Trainer", _trainer)
     with simulated_gpu():
         yield
@@ -79,7 +79,7 @@ def test_certificates_and_predictions_are_computed_on_the_gpu(
     assert opened.predict_all("w1 w2", ["one", "two"])
     assert opened.predict("w1 w2", unknown="nearest").task in ("one", "two", "three")
     assert opened.similar("one")
-    assert all(each.device == GPU for each in opened.session.models.backbone_of("one").model.parameters())
+    assert all(parameter.device == GPU for parameter in opened.session.models.backbone_of("one").model.parameters())
 
 
 @pytest.mark.parametrize("preset", few(PLACED))
@@ -122,9 +122,9 @@ def test_certificates_from_a_gpu_are_checked_on_the_cpu(backbone_folder: Folder,
 def test_backbone_stays_on_the_gpu_after_a_trainer(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
 ) -> None:
-    monkeypatch.setattr(evaluate, "answers_here", lambda arguments: False)
+    monkeypatch.setattr(evaluate, "predicts_here", lambda arguments: False)
     run = learn(stream(backbone_folder(), [task("one", num_rows=16)], training=QUICK), tmp_path / "run")
-    assert all(each.device == GPU for each in run.session.models.resident("one").parameters())
+    assert all(parameter.device == GPU for parameter in run.session.models.resident("one").parameters())
 
 
 @pytest.mark.parametrize(

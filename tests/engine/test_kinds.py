@@ -17,7 +17,7 @@ from continual_petl.callbacks import WatchedRun
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
 from continual_petl.heads.metric_names import ERROR_NAMES
-from continual_petl.heads.words import Prediction, choices
+from continual_petl.heads.predictions import Prediction, choices
 from continual_petl.learner.generate import decode
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.store import Store

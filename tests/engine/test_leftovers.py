@@ -26,7 +26,7 @@ import pytest
 from continual_petl import InputError, StoreError, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.commands import forget
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from continual_petl.store.files.sealed import SEAL
 from continual_petl.streams.stream import TaskStream

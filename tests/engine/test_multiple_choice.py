@@ -18,7 +18,7 @@ from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.session import changed_settings
 from continual_petl.errors import Interrupted
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.verify.probe_file import OUTPUTS, certified_probe

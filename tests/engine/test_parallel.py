@@ -11,7 +11,7 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.engine.parallel import staging
 from continual_petl.engine.parallel.staging import commit_staged
-from continual_petl.engine.parallel.worker import Report, Worker, brief_of
+from continual_petl.engine.parallel.worker import Report, Worker, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task import learn_task
@@ -59,7 +59,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     session = Session(tasks.spec, Store(tmp_path / "run"))
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    worker = Worker(brief_of(session, ()), ())
+    worker = Worker(setup_of(session, ()), ())
     with monkeypatch.context() as patch:
         patch.setattr(
             learn_task, "decide_state_cache", lambda *args, **more: (decide_state_cache(*args, **more)[0], ("told",))
@@ -85,12 +85,12 @@ def test_worker_errors_are_sent_as_plain_values(backbone_folder: Folder, tmp_pat
     bad = task("one", num_rows=16, training={"learning_rate": 1e30, "gradient_clip": None})
     tasks = stream(backbone_folder(), [bad])
     session = Session(tasks.spec, Store(tmp_path / "run"))
-    brief = brief_of(session, ())
+    setup = setup_of(session, ())
     with pytest.raises(InputError, match="sees no run folder here"):
-        Worker(brief, ())
+        Worker(setup, ())
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    worker = Worker(brief, ())
+    worker = Worker(setup, ())
     with pytest.raises(DivergedError, match="task 'one': learning diverged"):
         worker.learn("one").raise_error()
     for kind in (StoreError, MemoryRanOutError, DivergedError, InputError):

@@ -17,7 +17,7 @@ from continual_petl import InputError, StoreError, learn
 from continual_petl.engine.parallel import processes
 from continual_petl.engine.parallel.executors import Pool
 from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied, learn_here
-from continual_petl.engine.parallel.worker import brief_of
+from continual_petl.engine.parallel.worker import setup_of
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
 from tests.engine.parallel_run import is_alive
@@ -93,7 +93,7 @@ def test_no_worker_is_started_after_a_stop() -> None:
 
 def test_worker_reports_why_it_cannot_start(backbone_folder: Folder, tmp_path: Path) -> None:
     session = Session(stream(backbone_folder(), [task("one")]).spec, Store(tmp_path / "run"))
-    assert "sees no run folder here" in processes._open(brief_of(session, ()))
+    assert "sees no run folder here" in processes._open(setup_of(session, ()))
     assert "a worker cannot open the run: AttributeError: " in processes._open(NO_BRIEF)
 
 

@@ -17,13 +17,13 @@ from continual_petl.engine.session import changed_settings
 from continual_petl.errors import Interrupted
 from continual_petl.heads.spans import normalised
 from continual_petl.kind import HowRead, find_kind
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.verify.probe_file import OUTPUTS, certified_probe
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt

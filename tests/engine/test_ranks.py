@@ -20,7 +20,7 @@ from continual_petl import ContinualLearner, InputError, Interrupted, IsolationE
 from continual_petl.engine.parallel import ddp as ranks_module
 from continual_petl.engine.parallel.ddp import LocalRanks
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.worker import Report, brief_of
+from continual_petl.engine.parallel.worker import Report, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.sharded import shard
 from continual_petl.engine.signals import StopRequest
@@ -83,7 +83,7 @@ def seen(folder: Path, task: str, what: str) -> list[list[Any]]:
 
 def told(tmp_path: Path, backbone: Path) -> LocalRanks:
     session = Session(stream(backbone, TASKS[:1]).spec, Store(tmp_path / "run"))
-    return LocalRanks(brief_of(session, ()), 2)
+    return LocalRanks(setup_of(session, ()), 2)
 
 
 def test_different_banks_across_ranks_are_an_error(
@@ -119,7 +119,7 @@ def test_ranks_are_killed_if_one_fails_to_start(
     class Cut:
         """The first process already trains and would wait forever for the second, which never starts."""
 
-        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+        def __init__(self, setup: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
 
         def start(self) -> None: ...
@@ -150,7 +150,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
     class Place:
         """The first process reports a reset connection; a moment later, the second turns out to have been killed."""
 
-        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+        def __init__(self, setup: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
 
         def start(self) -> None: ...
@@ -207,7 +207,7 @@ def test_three_tasks_in_sequence_on_two_ranks(
         assert manifest.scores["validation"].scores == pytest.approx(chosen, abs=1e-6)
         steps = seen(tmp_path, name, "steps")
         # 24 rows make five batches of at most 5, so two processes take three steps in each of the two epochs.
-        assert [len({seed for seed, _ in each}) for each in steps] == [6, 6]
+        assert [len({seed for seed, _ in step}) for step in steps] == [6, 6]
         assert not {seed for seed, _ in steps[0]} & {seed for seed, _ in steps[1]}, "the ranks share dropout seeds"
         assert all(mine[1] != other[1] for mine, other in zip(*steps, strict=False)), "the ranks got the same rows"
 

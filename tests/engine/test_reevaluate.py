@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from continual_petl import InputError, Run, RunInUseError, learn, reevaluate
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
-from continual_petl.report.facts import read_facts
 from continual_petl.report.figures.scores_over_time import flatness
-from continual_petl.store.folder.results_file import Cell, RowLine, read_results
+from continual_petl.report.read_facts import read_facts
+from continual_petl.store.folder.results_file import MeasuredScore, RowLine, read_results
 from continual_petl.store.store import Store
 from tests.engine.test_append import statuses, task_on_disk
 from tests.store.tampering import change_tensors, edit_stream, nudge
@@ -197,7 +197,7 @@ def test_measured_scores_are_not_replaced(copied: Path) -> None:
         return RowLine(
             after="three",
             index=2,
-            cells=(Cell.model_validate(cell.model_dump() | {"status": status, "value": value}),),
+            cells=(MeasuredScore.model_validate(cell.model_dump() | {"status": status, "value": value}),),
         )
 
     store.append_results([cell_of("measured", 0.25), cell_of("certified", 0.5), cell_of("not measured", None)])

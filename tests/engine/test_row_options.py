@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.preparation.prepare import check_data

@@ -89,7 +89,7 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(
     assert [parent for each in copies for parent in each.parents] == list(average.parents)
     assert len(average.weights) == 3
     assert sum(average.weights) == pytest.approx(1.0)
-    assert [each.score for each in start.candidates] == [0, 0.1, 0.2, 0.3, 0.4]
+    assert [candidate.score for candidate in start.candidates] == [0, 0.1, 0.2, 0.3, 0.4]
     assert (start.num_steps, start.num_rows) == (6, 16)
     digests = {name: manifest_of(folder, name).digest for name in NAMES}
     assert all(parent.digest == digests[parent.task] for parent in average.parents)
@@ -151,7 +151,7 @@ def test_short_fits_of_fewer_steps_need_a_larger_lead(
     monkeypatch.setattr(start_from, "WHOLE_UP_TO", most)
     monkeypatch.setattr(start_from, "MIN_STEPS", fewest)  # the task has 6
     start = start_of(learned(backbone_folder(), folder, new()))
-    assert [each.score for each in start.candidates] == [0.5, 0.9, 0.5, 0.5, 0.5][: len(start.candidates)]
+    assert [candidate.score for candidate in start.candidates] == [0.5, 0.9, 0.5, 0.5, 0.5][: len(start.candidates)]
     assert start.chosen == chosen
 
 
@@ -163,7 +163,7 @@ def test_start_that_diverges_is_not_taken(
 
     monkeypatch.setattr(start_from, "fit_briefly", diverges)
     start = start_of(learned(backbone_folder(), folder, new()))
-    assert [each.score for each in start.candidates] == [None] * 4
+    assert [candidate.score for candidate in start.candidates] == [None] * 4
     assert (start.chosen, start.gain) == (0, None)
 
 

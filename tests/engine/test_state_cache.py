@@ -16,7 +16,7 @@ from continual_petl.banks.states_below import states_below
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.task import state_cache
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
-from continual_petl.learner.frozen import num_uses
+from continual_petl.learner.prefix_cache import num_uses
 from continual_petl.learner.respond import STATES
 from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.streams.batches.batching import evaluation_batches

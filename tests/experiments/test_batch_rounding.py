@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from continual_petl import Run
-from continual_petl.heads.words import ROUNDING
+from continual_petl.heads.predictions import ROUNDING
 from continual_petl.predictor.task_finder import ROUNDING as ROUTE_ROUNDING
 from experiments.benchmarks.batch_rounding import measure, stream_of, writing_stream_of
 from experiments.benchmarks.waiting import CHOSEN, SETTINGS, busy
@@ -80,7 +80,7 @@ def test_documented_numbers_are_those_of_the_result() -> None:
     assert 2 * small <= ROUNDING["bf16"]
     routes = [task["routing"] for task in tasks]
     for name, allowed in zip(routes[0], ROUTE_ROUNDING["bf16"], strict=False):
-        assert 2 * max(each[name] for each in routes) <= allowed
+        assert 2 * max(route[name] for route in routes) <= allowed
 
 
 def test_busy_processes_end_with_the_measurement() -> None:

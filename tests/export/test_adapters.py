@@ -15,7 +15,7 @@ import torch
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
 from continual_petl.export.adapterhub import bottleneck as bottleneck_file
-from continual_petl.export.adapterhub.files import write_adapters
+from continual_petl.export.adapterhub.write_adapter import write_adapters
 from continual_petl.export.hard_rows import expected_of, flat, rows_of
 from tests.export.readme import code_in, with_rows
 from tests.export.subjects import Folder, subject_of

@@ -16,12 +16,12 @@ from continual_petl.banks.config.presets import PRESETS
 from continual_petl.cli.main import main
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
-from continual_petl.export.adapterhub.files import write_adapters
+from continual_petl.export.adapterhub.write_adapter import write_adapters
+from continual_petl.export.bank_formats import refused_by_bank
+from continual_petl.export.format_names import FORMATS, ONLY_IF, CannotExpressError, in_words
 from continual_petl.export.formats import announced, check_format
 from continual_petl.export.merged import write_checkpoint
-from continual_petl.export.of_bank import refused_by_bank
-from continual_petl.export.peft.files import write_peft
-from continual_petl.export.words import FORMATS, ONLY_IF, CannotExpressError, in_words
+from continual_petl.export.peft.write_adapter import write_peft
 from continual_petl.kind import find_kind
 from continual_petl.store.store import Store
 from tests.export.subjects import Folder, subject_of

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from continual_petl.export.hard_rows import rows_of
-from continual_petl.export.peft.files import write_peft
+from continual_petl.export.peft.write_adapter import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.learner.task_bank import shifted_right
 from tests.export.readme import run_readme

@@ -20,7 +20,7 @@ from continual_petl.export.classes import with_head
 from continual_petl.export.compare import Compute, check_outputs
 from continual_petl.export.merged import write_checkpoint
 from continual_petl.export.peft.adapter import Names
-from continual_petl.export.peft.files import write_peft
+from continual_petl.export.peft.write_adapter import write_peft
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
 from tests.small import small

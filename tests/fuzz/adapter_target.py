@@ -18,10 +18,10 @@ from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
 from continual_petl.export.head_file import HEAD
-from continual_petl.imports.adapterhub import files as hub_files
-from continual_petl.imports.files import CONFIG
+from continual_petl.imports.adapter_folder import CONFIG
+from continual_petl.imports.adapterhub import read_folder as hub_files
 from continual_petl.imports.head import resolve_labels
-from continual_petl.imports.peft import files as peft_files
+from continual_petl.imports.peft import read_folder as peft_files
 from continual_petl.imports.translate import read_adapter, translate
 from tests.fuzz.adapter_claims import odd_config, odd_tensors
 from tests.fuzz.dictionary import json_tokens

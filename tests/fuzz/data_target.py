@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.records import format_of, read_records
 from tests.fuzz.target import Target
 from tests.streams.strange_files import ROWS, csv_text, cut, json_lines, nested, table, tarred, write_table, zipped

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
-from continual_petl.serve.rows import PredictRequest, asked_of
+from continual_petl.serve.request_rows import PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target

@@ -20,7 +20,7 @@ from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.chain import broken
-from continual_petl.store.certificate.pin import check_files, check_pin
+from continual_petl.store.certificate.pinned_backbone import check_files, check_pinned
 from continual_petl.store.files.atomic import json_bytes, line_bytes
 from continual_petl.store.files.reading import parse_json
 from continual_petl.store.files.sealed import SEAL, seal_of
@@ -64,11 +64,11 @@ def _look(place: Place, name: str) -> None:
             read_results(store.results_file)
             _ = Run(place.run, session=place.session).results.to_json()
         case "pin":
-            pin = store.pin()
-            assert pin is not None
+            pinned = store.pinned()
+            assert pinned is not None
             backbone = place.session.models.backbone("fp32")
-            check_files(store.pin_file, pin, backbone.name, None, None)
-            check_pin(store.pin_file, pin, backbone)
+            check_files(store.pin_file, pinned, backbone.name, None, None)
+            check_pinned(store.pin_file, pinned, backbone)
             _ = Run(place.run, session=place.session).growth
         case _:
             broken(store.chain())

@@ -13,7 +13,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from continual_petl.heads.build import build_head
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import Head
-from continual_petl.heads.words import tags
+from continual_petl.heads.predictions import tags
 from tests.heads.words import predictions
 from tests.kinds import GENERATIVE, METRICS
 

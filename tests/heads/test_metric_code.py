@@ -15,7 +15,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads import metric_code
 from continual_petl.heads.metric_code import code_problem, function_of, load_metric
 from continual_petl.heads.own_metric import OwnMetric
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind import IGNORED, find_kind
 
 CODE = """
@@ -112,7 +112,7 @@ def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -
 )
 def test_results_that_are_not_finite_numbers_are_refused(package: Path, name: str, message: str) -> None:
     metric = f"own_scores.good.{name}"
-    scores = make_scores("causal-lm", None, metric, load_metric(metric))
+    scores = make_metrics("causal-lm", None, metric, load_metric(metric))
     scores.update(["a", "b"], ["a", "c"])
     with pytest.raises(InputError, match=rf"^metric '{metric}': {re.escape(message)}"):
         scores.compute()
@@ -146,12 +146,12 @@ def test_the_function_is_given_predictions_in_words(
 ) -> None:
     metric = "own_scores.good.share"
     digest = load_metric(metric)
-    scores = make_scores(kind, labels, metric, digest)
+    scores = make_metrics(kind, labels, metric, digest)
     for row in range(2):
         scores.update(predictions[row : row + 1], targets[row : row + 1])
     assert metric in scores.compute()
     assert sys.modules["own_scores.good"].seen == [expected]
-    assert set(scores) - set(make_scores(kind, labels, metric)) == {"own"}
+    assert set(scores) - set(make_metrics(kind, labels, metric)) == {"own"}
 
 
 def test_rows_of_several_processes_are_joined(package: Path) -> None:

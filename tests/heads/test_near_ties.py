@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
-from continual_petl.heads.words import ROUNDING, choices, tags
+from continual_petl.heads.predictions import ROUNDING, choices, tags
 from tests.heads.words import predictions
 
 PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
@@ -20,10 +20,12 @@ def test_two_labels_within_rounding_are_a_near_tie(precision: Literal["fp32", "b
     outputs_BC = torch.stack([torch.zeros(5), gaps, torch.full((5,), -3.0)], -1)
     expected = [True, True, True, False, False]
     for kind in ("classification", "image-classification"):
-        assert [each.near_tie for each in predictions(kind, LABELS, outputs_BC, precision=precision)] == expected
+        assert [
+            prediction.near_tie for prediction in predictions(kind, LABELS, outputs_BC, precision=precision)
+        ] == expected
     words = [outputs_BC[:2], outputs_BC[3:], outputs_BC]
-    assert [each.near_tie for each in tags(LABELS, words, precision=precision)] == [True, False, True]
-    assert [each.value for each in tags(LABELS, words[1:2])] == [["b", "b"]]
+    assert [tag.near_tie for tag in tags(LABELS, words, precision=precision)] == [True, False, True]
+    assert [tag.value for tag in tags(LABELS, words[1:2])] == [["b", "b"]]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

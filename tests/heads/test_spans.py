@@ -15,8 +15,8 @@ from torch import Tensor
 from torchmetrics.text import SQuAD
 
 from continual_petl.heads.own_metric import OwnMetric
-from continual_petl.heads.scores import make_scores
 from continual_petl.heads.spans import SpanHead, SpanScores, best_spans, compared, normalised
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind import IGNORED, NO_ANSWER, find_kind
 
 
@@ -91,7 +91,7 @@ def test_a_row_without_an_answer_counts_only_if_none_is_predicted() -> None:
 
 
 def test_parts_of_a_split_add_up() -> None:
-    whole, parts = make_scores("question-answering", None), make_scores("question-answering", None)
+    whole, parts = make_metrics("question-answering", None), make_metrics("question-answering", None)
     found, right = ["x", "the x 2", "", "y"], [("x",), ("x",), (), ("z", "y 2")]
     whole.update(found, right)
     for text, golds in zip(found, right, strict=True):

@@ -21,9 +21,9 @@ from continual_petl.heads.tag_scheme import (
     Scheme,
     TagReading,
     UnfitTags,
+    decided_by_rows,
     follows,
     read_tags,
-    settled,
 )
 
 SCHEMES: dict[Scheme, str] = {
@@ -125,7 +125,9 @@ def test_rows_that_keep_to_a_scheme_have_the_entities_of_seqeval_in_strict_mode(
     labels = [f"{c}-{name}" for c in SCHEMES[scheme] for name in TYPES] + ["O"]
     rows = [valid_row(draw, scheme) for _ in range(60)]
     tags = [["O" if word is None else f"{word[0]}-{word[1]}" for word in row] for row in rows]
-    reading, breaking = settled(read_tags(labels), labels, [[labels.index(t) for t in row] for row in tags], False)
+    reading, breaking = decided_by_rows(
+        read_tags(labels), labels, [[labels.index(t) for t in row] for row in tags], False
+    )
     assert (reading.scheme, breaking) == (scheme, 0)
     strict = STRICT.get(scheme, IOBES)
     shown = tags if scheme in STRICT else [[tag[0].translate(AS_IOBES) + tag[1:] for tag in row] for row in tags]
@@ -248,9 +250,9 @@ def test_what_is_written_is_kept_and_checked() -> None:
 def test_rows_decide_between_schemes_with_the_same_letters() -> None:
     labels = ["O", "B-x", "I-x"]
     first = [[0, 2, 2], [0, 2, 1, 2]]
-    assert settled(read_tags(labels), labels, first, False) == (read_tags(labels, "IOB1"), 0)
-    assert settled(read_tags(labels), labels, [*first, [1], [1], [1, 2]], False)[1] == 2
-    assert settled(read_tags(labels, "IOB1"), labels, [[1, 2]], True) == (read_tags(labels, "IOB1"), 1)
+    assert decided_by_rows(read_tags(labels), labels, first, False) == (read_tags(labels, "IOB1"), 0)
+    assert decided_by_rows(read_tags(labels), labels, [*first, [1], [1], [1, 2]], False)[1] == 2
+    assert decided_by_rows(read_tags(labels, "IOB1"), labels, [[1, 2]], True) == (read_tags(labels, "IOB1"), 1)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_tags_with_two_readings_are_refused(labels: list[str], says: str) -> Non
     with pytest.raises(AmbiguousTags, match=f"can be read in two ways, which give different entities: .*{says}"):
         read_tags(labels)
     readings = [read_tags(labels, position=position) for position in ("prefix", "suffix")]
-    assert [each.position for each in readings] == ["prefix", "suffix"]
+    assert [reading.position for reading in readings] == ["prefix", "suffix"]
 
 
 @settings(max_examples=40)

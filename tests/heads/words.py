@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from continual_petl.heads.predictions import ROUNDING, Prediction
 from continual_petl.heads.targets import Targets
-from continual_petl.heads.words import ROUNDING, Prediction
 from continual_petl.kind import find_kind
 
 

@@ -88,7 +88,7 @@ def test_card_is_replaced_between_its_marks_only() -> None:
 def test_task_is_pushed_as_an_export(
     hub: LocalHub, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr("continual_petl.backbones.files.minilm_path", backbone_folder)
+    monkeypatch.setattr("continual_petl.backbones.backbone_files.minilm_path", backbone_folder)
     run = learn_tasks(backbone_folder(), ("one", "two"), tmp_path / "run", "minilm")
     done = run.push("user/one", task="one", format=format)
     files = hub.files("user/one")

@@ -14,7 +14,7 @@ from continual_petl.backbones.backbone import load_backbone
 from continual_petl.backbones.tokenizer import load_tokenizer
 from continual_petl.streams.schema.data_spec import DataSpec
 from continual_petl.streams.schema.task_spec import TaskSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import File, LocalHub, Repo
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StoreError, SweepSpec, TaskStream, forget, learn, reevaluate
-from continual_petl.hub import files as hub_files
+from continual_petl.hub import uploaded_files as hub_files
 from continual_petl.hub.address import Address
 from continual_petl.sweep import sweep
 from tests.hub.conftest import Folder, learn_tasks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StoreError, forget, learn
-from continual_petl.hub.files import limit_of
+from continual_petl.hub.uploaded_files import limit_of
 from continual_petl.store.files.lock import RunLock
 from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
@@ -56,7 +56,7 @@ def test_only_new_and_changed_files_are_uploaded(
     send = _commit_api._prepare_commit_payload
 
     def noted(operations: Any, *rest: Any, **more: Any) -> Any:
-        committed.extend(each.path_in_repo for each in operations)
+        committed.extend(operation.path_in_repo for operation in operations)
         return send(operations, *rest, **more)
 
     monkeypatch.setattr(_commit_api, "_prepare_commit_payload", noted)

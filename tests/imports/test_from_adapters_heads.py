@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub.files import write_adapters
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
+from continual_petl.export.adapterhub.write_adapter import write_adapters
 from tests.export.subjects import Folder, subject_of
 from tests.export.test_adapters import HEADS
 from tests.imports.test_round_trip import imported, same

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from continual_petl.errors import InputError
-from continual_petl.imports.files import whole
+from continual_petl.imports.adapter_folder import whole
 from continual_petl.imports.pickled import read_pickled
 
 FILE = Path("pytorch_adapter.bin")

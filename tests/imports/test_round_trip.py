@@ -10,7 +10,7 @@ import torch
 
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import tensor_digests
-from continual_petl.export.peft.files import write_peft
+from continual_petl.export.peft.write_adapter import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.imports.head import resolve_labels

@@ -19,7 +19,7 @@ from continual_petl import InputError, Run, TaskStream, forget, import_adapter, 
 from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.digests import file_digest, tensor_digests
 from continual_petl.engine.session import settings_that_differ
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from tests.export.subjects import Folder
 from tests.imports.test_from_peft import made

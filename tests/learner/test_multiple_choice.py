@@ -18,9 +18,9 @@ from continual_petl import ContinualLearner
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.errors import InputError
 from continual_petl.learner.cuda_graphs import check_graphs
-from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.memory import _size
 from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.prefix_cache import check_kept
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.learner.task_plan import TaskPlan

@@ -16,9 +16,9 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 from continual_petl import Run, learn
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.cli.answers_out import line_of
-from continual_petl.heads.words import ROUNDING
-from continual_petl.learner.near_ties import NearTies, near
+from continual_petl.cli.predictions_out import line_of
+from continual_petl.heads.predictions import ROUNDING
+from continual_petl.learner.near_ties import NearTies, nearly_tied
 from continual_petl.learner.sampling import Sampler, kept
 from continual_petl.predictor.records import record_of
 from continual_petl.serve.responses import TextPrediction
@@ -90,8 +90,8 @@ def test_limit_grows_with_the_score_and_with_a_penalty(precision: Literal["bf16"
     for score in (-20.0, 0.7, 3.0, 40.0):
         limit = rounding + 2 * math.ldexp(1.0, math.frexp(score)[1] - places)
         scores = torch.tensor([[score, score - share * limit, score - 50] for share in (0.0, 0.95, 1.05, 1.4)])
-        assert near(scores, precision).tolist() == [True, True, False, False]
-        assert near(scores, precision, 1.5).tolist() == [True] * 4
+        assert nearly_tied(scores, precision).tolist() == [True, True, False, False]
+        assert nearly_tied(scores, precision, 1.5).tolist() == [True] * 4
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_an_epoch_cut_short_ends_with_a_smaller_window(backbone_folder: Folder) 
 
 @pytest.mark.usefixtures("in_float64")
 def test_a_penalty_counts_once_in_a_step(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bank, "penalty", lambda bank: sum(each.square().sum() for each in bank.parameters()))
+    monkeypatch.setattr(Bank, "penalty", lambda bank: sum(parameter.square().sum() for parameter in bank.parameters()))
     fit(*prepared(backbone_folder(), [task("one", num_rows=11)], batch_size=2), 4)
 
 

@@ -225,7 +225,7 @@ def test_images_in_tables_and_arrays(backbone_folder: Folder, tmp_path: Path) ->
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     images = [pixels, 255 - pixels]
     expected = run.predict(images, name)
-    drawn = [Image.fromarray(each) for each in images]
+    drawn = [Image.fromarray(image) for image in images]
     for number, each in enumerate(drawn):
         each.save(tmp_path / f"{number}.png")
     paths = [str(tmp_path / f"{number}.png") for number in range(2)]

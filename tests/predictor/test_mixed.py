@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from continual_petl import InputError, Run
 from continual_petl.errors import StoreError
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.model_cache import ModelCache
 from tests.predictor.committed import Made, committed

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from continual_petl import InputError, Run, learn
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.predictor import Predictor
 from tests.engine.test_kinds import stream_of_kinds
 from tests.predictor.committed import Made, committed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import learn
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.run_facts import RunFacts
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from continual_petl import learn
 from continual_petl.engine.scoring.result_row import _CHECKED, MEASURE_ALL_UP_TO
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.folder.results_file import Cell, Line, RowLine, Status, TaskLine
+from continual_petl.store.folder.results_file import Line, MeasuredScore, RowLine, Status, TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
 from tests.store.fabricated import multiply
@@ -59,12 +59,12 @@ def _lines(store: Store, links: list[Link], number: int, seconds: random.Random)
     ]
 
 
-def _cell(store: Store, link: Link, how: Status) -> Cell:
+def _cell(store: Store, link: Link, how: Status) -> MeasuredScore:
     # All banks are copies of the first one and have its scores; only its manifest is read.
     manifest = store.manifest("one")
     scores = manifest.scores["test"]
     value = scores.scores[manifest.metric]
-    return Cell(
+    return MeasuredScore(
         task=link.task,
         index=link.index,
         split="test",

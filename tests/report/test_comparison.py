@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.report.facts import read_facts
-from continual_petl.report.page.compared import differences, named, sections
+from continual_petl.report.page.compared_runs import differences, named, sections
 from continual_petl.report.page.parts import Table
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.write import write_comparison
 from tests.store.tampering import change_tensors, nudge
@@ -43,8 +43,8 @@ def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Pa
         assert rows[name]["of full copies"] == f"{growth[-1].stored / copies:.2%}"
     settings = rows_of(tables([facts, other])["Settings of each run"])
     assert "one bank that all tasks share" in settings["shared"]["banks"]
-    assert facts.pin is not None
-    assert settings["banks"]["backbone"] == f"{facts.pin.name} ({facts.pin.digest[:16]})"
+    assert facts.pinned is not None
+    assert settings["banks"]["backbone"] == f"{facts.pinned.name} ({facts.pinned.digest[:16]})"
     assert (settings["banks"]["seed"], settings["banks"]["training"]) == (
         "3",
         "learning rate 0.02, 2 epochs, batch size 8, precision fp32",

@@ -14,11 +14,11 @@ import torch
 
 from continual_petl import Run
 from continual_petl.report.figures import (
-    answered,
     comparison,
     curves,
     forgetting,
     growth,
+    predictions,
     registry,
     result_matrix,
     routing,
@@ -117,10 +117,10 @@ def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
         assert sum(trace.y[step + 1] for trace in parts) == row.stored
         assert copies.y[step + 1] == row.full_copies
     *parts, copies = drawn(growth.num_bytes(facts)).data
-    assert facts.pin is not None
+    assert facts.pinned is not None
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.cumulative_bytes
-        assert copies.y[step + 1] == 4 * facts.pin.num_parameters * (step + 1)
+        assert copies.y[step + 1] == 4 * facts.pinned.num_parameters * (step + 1)
     for place, task_facts in enumerate(facts.tasks):
         assert sum(trace.y[place] for trace in drawn(growth.each_task(facts)).data) == task_facts.num_parameters
         assert sum(trace.y[place] for trace in drawn(growth.each_bytes(facts)).data) == task_facts.num_bytes
@@ -228,12 +228,12 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
     rows = task("one")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
-    (heat,) = drawn(answered.drawn(facts.tasks[0])).data
+    (heat,) = drawn(predictions.drawn(facts.tasks[0])).data
     labels = facts.tasks[0].manifest.labels
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
     assert {pair: count for pair, count in found.items() if count} == expected
-    assert f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows are correct" in answered.words(
+    assert f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows are correct" in predictions.words(
         facts.tasks[0]
     )
 
@@ -241,7 +241,7 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
 def test_scatter_plot_matches_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = regression_task("two")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="two")
-    dots = drawn(answered.drawn(facts.tasks[1])).data[1]
+    dots = drawn(predictions.drawn(facts.tasks[1])).data[1]
     assert list(dots.x) == [row["label"] for row in rows]
     assert list(dots.y) == pytest.approx(
         [answer.value for answer in said], abs=1e-4
@@ -252,7 +252,7 @@ def test_multilabel_bars_match_the_predictions(learned: Path, facts: RunFacts) -
     rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
     answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
     said = [answer for answer in answers if isinstance(answer, list)]
-    right, wrong, missed = drawn(answered.drawn(facts.tasks[2])).data
+    right, wrong, missed = drawn(predictions.drawn(facts.tasks[2])).data
     for place, label in enumerate(right.customdata):
         pairs = Counter((label in row["label"], label in answer) for row, answer in zip(rows, said, strict=True))
         assert (right.y[place], wrong.y[place], missed.y[place]) == (
@@ -269,16 +269,16 @@ def test_large_confusion_matrix_shows_labels_with_most_errors(facts: RunFacts) -
         manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
-    (heat,) = drawn(answered.drawn(found)).data
-    assert len(heat.z) == answered.MAX_LABELS
+    (heat,) = drawn(predictions.drawn(found)).data
+    assert len(heat.z) == predictions.MAX_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
     assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
-    assert "5 rows in the least frequent cells are counted but not shown" in answered.words(found)
+    assert "5 rows in the least frequent cells are counted but not shown" in predictions.words(found)
 
 
 def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:
     old = changed(facts.tasks[0], history=None)
-    assert (answered.drawn(old), curves.drawn(old)) == (None, None)
+    assert (predictions.drawn(old), curves.drawn(old)) == (None, None)
     assert curves.overview(dataclasses.replace(facts, tasks=(old,))) is None
     assert dict(figures_of_task(old)) == {}
 
@@ -286,7 +286,7 @@ def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) ->
 @pytest.mark.parametrize("found", [Confusion(cells=(), others=0), Points(pairs=()), PerLabel(counts=((0, 0, 0),) * 2)])
 def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Points | PerLabel) -> None:
     history = facts.tasks[0].history.model_copy(update={"answered": {"test": found}})  # type: ignore[union-attr]
-    assert answered.drawn(changed(facts.tasks[0], history=history)) is not None
+    assert predictions.drawn(changed(facts.tasks[0], history=history)) is not None
 
 
 def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:

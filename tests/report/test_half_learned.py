@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Interrupted, learn
-from continual_petl.report import facts as facts_module
-from continual_petl.report.facts import Reader, read_facts
+from continual_petl.report import read_facts as facts_module
 from continual_petl.report.page import sections as sections_module
 from continual_petl.report.page.sections import half_learned
+from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.write import write_report
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import write_json

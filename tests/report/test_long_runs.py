@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 
 from continual_petl import StoreError
 from continual_petl.metrics import acc, bwt_gem, forgetting_max
-from continual_petl.report import facts as facts_module
+from continual_petl.report import read_facts as facts_module
 from continual_petl.report import write
-from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.figures import bars, comparison, growth, result_matrix, scores_over_time, seconds
 from continual_petl.report.figures.registry import run_figures, task_figures
 from continual_petl.report.figures.style import as_figure
 from continual_petl.report.page.details import script_of
 from continual_petl.report.page.parts import MAX_ROWS, Table
 from continual_petl.report.page.sections import TOGETHER, sections
+from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import MAX_TASKS, RunFacts
 from continual_petl.report.write import write_report
@@ -212,8 +212,8 @@ def test_long_table_has_all_rows_as_data_and_the_first_in_the_document(facts: Ru
 
 
 def test_figures_match_plotly(facts: RunFacts) -> None:
-    drawn = [each.draw(facts) for each in run_figures()]
-    drawn += [each.draw(task) for each in task_figures() for task in facts.tasks]
+    drawn = [figure.draw(facts) for figure in run_figures()]
+    drawn += [figure.draw(task) for figure in task_figures() for task in facts.tasks]
     drawn += [comparison.cost([("run", facts)]), comparison.each_task([("run", facts)], facts.results.tasks)]
     drawn += [result_matrix.figure(many(facts, 250)), scores_over_time.figure(many(facts, 50))]
     for drawing in drawn:

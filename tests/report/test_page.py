@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.report.facts import read_facts
 from continual_petl.report.page.verdict import moment
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.streams_in_code import stream, task
 
@@ -98,8 +98,8 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
 def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     page = Page(write_report(tmp_path / "report", facts))
-    assert facts.pin is not None
-    words = f"Backbone: {facts.pin.name} ({facts.pin.num_parameters:,} parameters, digest {facts.pin.digest[:16]})."
+    assert facts.pinned is not None
+    words = f"Backbone: {facts.pinned.name} ({facts.pinned.num_parameters:,} parameters, digest {facts.pinned.digest[:16]})."
     assert f"{words} Seed of the stream: 3." in page.texts
     text = (tmp_path / "report/tasks/000001.js").read_text("utf-8")
     html, _ = json.loads(f"[{text.partition('(1,')[2].rpartition(')')[0]}]")
@@ -108,7 +108,7 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     assert rows["bank"] == task_facts.link.bank
     assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2 epochs", "8")
     assert rows["seed of the task"] == str(task_facts.manifest.seed)
-    assert rows["backbone (digest)"] == facts.pin.digest[:16]
+    assert rows["backbone (digest)"] == facts.pinned.digest[:16]
     assert facts.tasks[0].training is facts.tasks[1].training, (
         "tasks with the same training settings must share one string"
     )

@@ -93,15 +93,15 @@ def test_every_bank_key_that_was_set_is_shown(facts: RunFacts) -> None:
 def test_every_option_of_every_preset_is_shown(preset: str, facts: RunFacts) -> None:
     bank = PRESETS[preset]
     lines = settings_in_words(facts.tasks[0].manifest.model_copy(update={"bank": bank}), None)
-    for each in bank.modifications:
+    for modification in bank.modifications:
         for key in Modification.model_fields:
-            value = getattr(each, key)
+            value = getattr(modification, key)
             if key in ("form", "modifies"):
                 assert str(value) in lines["bank"]
             elif key == "bottleneck":
                 assert value is None or f"({value})" in lines["bank"]
-            elif value != default_of(key, each.form):
-                assert named(key) in lines[f"{each.form} on {each.modifies}"]
+            elif value != default_of(key, modification.form):
+                assert named(key) in lines[f"{modification.form} on {modification.modifies}"]
 
 
 def test_changed_generation_settings_are_shown(facts: RunFacts) -> None:

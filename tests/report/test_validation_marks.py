@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.report.facts import read_facts
 from continual_petl.report.figures import result_matrix, scores_over_time
 from continual_petl.report.figures.style import as_figure
+from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.streams_in_code import stream, task
 

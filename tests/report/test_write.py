@@ -14,10 +14,10 @@ import pytest
 
 from continual_petl import StoreError, learn
 from continual_petl.report import write
-from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.details import script_of
 from continual_petl.report.page.sections import TOGETHER
 from continual_petl.report.page.verdict import verdict
+from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.report.terminal import MAX_PROBLEMS
 from continual_petl.report.write import write_report

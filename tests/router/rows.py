@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from continual_petl.heads.words import Prediction
+from continual_petl.heads.predictions import Prediction
 from continual_petl.streams.stream import TaskStream
 from tests.streams_in_code import stream
 from tests.tiny import WORDS

@@ -16,9 +16,9 @@ from continual_petl import InputError, Run, StoreError, forget, learn
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import ServedRun
-from continual_petl.serve.verified import REFUSED_S, VerifiedTasks
+from continual_petl.serve.verified_tasks import REFUSED_S, VerifiedTasks
 from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open, until
 from tests.small import small
@@ -58,13 +58,13 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
 def test_forgotten_task_is_gone_before_the_folder_is_reread(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is reread in another thread, since that takes a while with many tasks."""
     looked: list[threading.Thread] = []
-    look = Catalog.look
+    look = Catalog.refresh
 
     def watched(catalog: Catalog) -> bool:
         looked.append(threading.current_thread())
         return look(catalog)
 
-    monkeypatch.setattr(Catalog, "look", watched)
+    monkeypatch.setattr(Catalog, "refresh", watched)
     with TestClient(make_app(own, ServeSettings(watch_s=1000)), base_url="http://127.0.0.1") as client:
         assert _ask(client, "second")[0] == 200
         looked.clear()
@@ -103,7 +103,7 @@ def test_rereading_the_folder_keeps_manifests(
     catalog = Catalog(own)
     before = {name: catalog.manifest(name) for name in catalog.seals}
     learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
-    assert catalog.look()
+    assert catalog.refresh()
     monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_manifest", None)
     assert all(catalog.manifest(name) is manifest for name, manifest in before.items())
 
@@ -145,7 +145,7 @@ def test_task_that_failed_verification_is_not_verified_for_every_request(
     _flip(bank)
     assert _ask(client, "second") == (503, "not_verified")
     later = time.monotonic() + REFUSED_S
-    monkeypatch.setattr("continual_petl.serve.verified.time", SimpleNamespace(monotonic=lambda: later))
+    monkeypatch.setattr("continual_petl.serve.verified_tasks.time", SimpleNamespace(monotonic=lambda: later))
     assert _ask(client, "second")[0] == 200
 
 

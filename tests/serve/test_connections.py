@@ -21,9 +21,9 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from continual_petl.cli.main import main
-from continual_petl.serve import Client, ServeSettings, logs, make_app, middleware, start
+from continual_petl.serve import Client, ServeSettings, logs, make_app, request_handling, server
 from continual_petl.serve.connections import max_connections
-from continual_petl.serve.start import server_of
+from continual_petl.serve.server import server_of
 from tests.processes import Forked
 
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -41,7 +41,7 @@ PARSERS = ["httptools", pytest.param("h11", marks=pytest.mark.slow)]
 @pytest.fixture(params=PARSERS, autouse=True)
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the parser that the test's servers use: uvicorn uses h11 if httptools is not installed."""
-    monkeypatch.setattr("continual_petl.serve.start.log_config", lambda: None)  # leaves the log to pytest
+    monkeypatch.setattr("continual_petl.serve.server.log_config", lambda: None)  # leaves the log to pytest
     load = uvicorn.Config.load
 
     def loaded(config: uvicorn.Config) -> None:
@@ -234,7 +234,7 @@ def test_connections_whose_requests_are_computed_are_kept(caplog: pytest.LogCapt
 
 
 def test_bodies_together_have_a_limit(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "_MAX_BODIES", 3)
+    monkeypatch.setattr(request_handling, "_MAX_BODIES", 3)
     part = HEAD + b"Content-Length: 1000\r\n\r\n" + b" " * 900
     with ExitStack() as stack:
         address = stack.enter_context(running(learned, max_body_bytes=1000, client_s=1000))
@@ -255,7 +255,7 @@ def _predicted(address: Address) -> int:
 
 
 def _with_few_files(words: list[str]) -> int:
-    start.log_config = logs.log_config  # type: ignore[attr-defined]
+    server.log_config = logs.log_config  # type: ignore[attr-defined]
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     return main(words)
 

@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 
 from continual_petl import Run, forget, learn
 from continual_petl.serve import ServeSettings
+from continual_petl.serve.accepted_rows import AcceptedRows
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
+from continual_petl.serve.request_rows import PredictRequest, asked_of
 from continual_petl.serve.request_schema import request_schemas
-from continual_petl.serve.rows import PredictRequest, asked_of
-from continual_petl.serve.taken import Taken
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.store import Store
 from tests.chats import chat_of
@@ -103,9 +103,9 @@ class Tasks(Catalog):
             raise Problem(404, "unknown_task", task)
         return self._known[task]
 
-    def taken(self) -> Taken:
+    def taken(self) -> AcceptedRows:
         """Return which rows the tasks take."""
-        return Taken.together(map(Taken.by, self._known.values()))
+        return AcceptedRows.union(map(AcceptedRows.by, self._known.values()))
 
 
 def _tasks(*names: str) -> Tasks:

@@ -16,7 +16,7 @@ from continual_petl.serve import Client, ServeSettings, make_app
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.ray_engine import RayEngine
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.request_rows import Asked
 from tests.ray_cluster import UNTIDY, needs_ray, two_workers
 from tests.serve.declared import CheckedClient
 from tests.serve.test_server import served

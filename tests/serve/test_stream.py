@@ -83,7 +83,7 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
     assert response.headers["content-type"].startswith("text/event-stream")
     *pieces, last = response.text.removesuffix("\n\n").split("\n\n")
     wanted = Run(texts).predict(ROW, "texts").value
-    assert "".join(json.loads(each.removeprefix("data: "))["text"] for each in pieces) == wanted
+    assert "".join(json.loads(piece.removeprefix("data: "))["text"] for piece in pieces) == wanted
     name, data = last.split("\n")
     assert name == "event: end"
     plain = asked.post("/v1/predict", json=_body(stream=False)).json()

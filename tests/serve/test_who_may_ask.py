@@ -108,7 +108,7 @@ def test_body_without_a_length_is_limited_too(learned: Path, opened: Open) -> No
 
 
 def test_text_is_never_read_as_a_path(client: TestClient, learned: Path) -> None:
-    """An image task would read a text as the path of a file on the server; see `continual_petl.serve.rows`."""
+    """An image task would read a text as the path of a file on the server; see `continual_petl.serve.request_rows`."""
     found = client.post("/v1/predict", json={"inputs": [str(learned / "stream.yaml")], "task": "first"})
     assert found.status_code == 200
     assert found.json()["predictions"][0]["answer"] in ("no", "yes")

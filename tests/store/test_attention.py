@@ -27,7 +27,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.engine.parallel.staging import commit_staged, stage
-from continual_petl.engine.parallel.worker import brief_of
+from continual_petl.engine.parallel.worker import setup_of
 from continual_petl.engine.scoring.result_row import _measure
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
@@ -193,10 +193,10 @@ def test_worker_on_another_kind_of_machine_uses_the_attention_of_the_run(
     (folder / "stream.yaml").write_text("")
     with auto("sdpa", "eager"):
         head = Session(tasks.spec, Store(folder))
-        brief = brief_of(head, ())
+        setup = setup_of(head, ())
     try:
         with auto("eager", "eager"):
-            brief.enter("run", "stream.yaml")
+            setup.enter("run", "stream.yaml")
             worker = Session(tasks.spec, Store(folder))
             stage(worker.store, learn_bank(worker, tasks.spec.tasks[0], [], StopRequest()))
     finally:
@@ -215,7 +215,7 @@ def test_other_attention_matches_only_within_tolerance(
     def not_attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
         yield backbone
 
-    monkeypatch.setattr("continual_petl.store.verify.answer_probe.attending", not_attending)
+    monkeypatch.setattr("continual_petl.store.verify.compare_probe.attending", not_attending)
     run = learn(_stream(backbone_folder(), attention="eager"), folder)
     (check,) = run.verify()
     assert "attention was sdpa, is eager" in check.how

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from continual_petl import Run, learn
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.mixed.stacks import stacks_of
+from continual_petl.banks.mixed.stack_cache import stacks_of
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.plan import build_bank
@@ -153,7 +153,7 @@ def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run
     models = run.session.models
     assert models.tokenizer is not None
     models.tokenizer.add_tokens(["newcomer"])
-    models.look_again()
+    models.forget_digest()
     with pytest.raises(StoreError, match="task 'one': the tokenizer that it was learned with has the digest"):
         run.predict(TEXTS, task="one")
 

@@ -17,7 +17,7 @@ from continual_petl.errors import StoreError
 from continual_petl.report.inventory import listed
 from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.files.atomic import line_bytes
-from continual_petl.store.files.reading import Signature, signature_of
+from continual_petl.store.files.reading import Stamp, stamp_of
 from continual_petl.store.files.sealed import seal_of
 from continual_petl.store.folder.index import _SUMMARY, Entry, add_to_index, index_file, read_index, write_index
 from continual_petl.store.store import Store
@@ -45,9 +45,9 @@ def links_of(folder: Path) -> list[Link]:
     return Store(folder, indexed=False).links()
 
 
-def entry_of(folder: Path, link: Link, signature: Signature | None = None) -> Entry:
+def entry_of(folder: Path, link: Link, signature: Stamp | None = None) -> Entry:
     """Return an index entry for the given link, with the summary of bank "one"."""
-    signature = signature or signature_of(folder / "banks" / link.task / "bank.json")
+    signature = signature or stamp_of(folder / "banks" / link.task / "bank.json")
     one = link_of(Store(folder).manifest("one"))
     return signature, link.model_copy(update={name: getattr(one, name) for name in _SUMMARY})
 
@@ -73,7 +73,7 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
     assert [link for _, link in whole.values()] == links_of(learned), "the run did not index the banks that it learned"
-    assert all(entry[0] == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
+    assert all(entry[0] == stamp_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
     assert index_file(folder).read_bytes() != stale
@@ -180,7 +180,7 @@ def test_list_from_the_index_matches_the_manifests(many: Path, monkeypatch: pyte
 def test_forged_summary_is_detected_by_its_manifest(many: Path) -> None:
     true, links = listed(Store(many, indexed=False)), links_of(many)
     better = [link.model_copy(update={"score": 1.0}) for _, link in (entry_of(many, link) for link in links)]
-    write_index(index_file(many), [(signature_of(many / "banks" / link.task / "bank.json"), link) for link in better])
+    write_index(index_file(many), [(stamp_of(many / "banks" / link.task / "bank.json"), link) for link in better])
     store = Store(many)
     assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "the index is not used"
     store.manifest("copy4")

@@ -19,7 +19,7 @@ from continual_petl.engine.commands import forget
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from continual_petl.store.store import Store
 from tests.desk import bank_digests

@@ -16,7 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.environment import current_environment
-from continual_petl.store.verify import answer_probe, certificate
+from continual_petl.store.verify import certificate, compare_probe
 from continual_petl.store.verify.probe import _special_tokens_around, make_probe
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
 from continual_petl.store.verify.probe_inputs import check_probe
@@ -175,7 +175,7 @@ def test_unanswerable_probe_is_reported(runs: dict[str, Path], monkeypatch: pyte
     def fail(*args: object) -> Tensor:
         raise RuntimeError("sizes do not fit")
 
-    monkeypatch.setattr(answer_probe, "replay", fail)
+    monkeypatch.setattr(compare_probe, "replay", fail)
     (check,) = Run(runs["regression"]).verify()
     assert "task 'one': its probe cannot be replayed (sizes do not fit)" in check.problems[0]
 
@@ -199,15 +199,15 @@ def test_other_environment_allows_rounding_but_not_other_labels(
         return lambda *args: real(*args) + by
 
     elsewhere = current_environment(backbone.model.device, "fp32", "eager").model_copy(update={"torch": "9"})
-    monkeypatch.setattr(answer_probe, "current_environment", lambda *args: elsewhere)
+    monkeypatch.setattr(compare_probe, "current_environment", lambda *args: elsewhere)
     allowed = tolerance(kind, "fp32")
     for by, good in ((0.5 * allowed, True), (2 * allowed, False)):
-        monkeypatch.setattr(answer_probe, "replay", moved(by))
+        monkeypatch.setattr(compare_probe, "replay", moved(by))
         assert certificate.check_task(run.store, "one", backbone).ok == good
     if kind in LABELLED or kind == "multiple-choice":
         # The outputs are within the tolerance, but predict other labels.
-        monkeypatch.setattr(answer_probe, "tolerance", lambda *args: 1e9)
-        monkeypatch.setattr(answer_probe, "replay", lambda *args: -real(*args))
+        monkeypatch.setattr(compare_probe, "tolerance", lambda *args: 1e9)
+        monkeypatch.setattr(compare_probe, "replay", lambda *args: -real(*args))
         assert not certificate.check_task(run.store, "one", backbone).ok
 
 

@@ -14,7 +14,7 @@ from continual_petl.callbacks import WatchedRun
 from continual_petl.cli.main import main
 from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.store.tampering import QUICK, TASKS, edit_stream, problems

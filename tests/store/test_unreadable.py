@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl import Run
 from continual_petl.cli.main import main
-from continual_petl.report.facts import read_facts
+from continual_petl.report.read_facts import read_facts
 from continual_petl.store.files.sealed import write_sealed
 from continual_petl.store.store import Store
 from tests.store.tampering import problems

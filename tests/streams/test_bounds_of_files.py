@@ -16,7 +16,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources import text_file
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.table_file import check_table_file
 from tests.streams.strange_files import ROWS, csv_text, json_lines, repeated, table, tarred, write_table, zipped
 

@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec, TaskSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.catalog import catalog
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 from tests.kinds import GENERATIVE, LABELLED

@@ -17,12 +17,12 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.images import NotAnImage, decode
-from continual_petl.streams.scaffold.look import look
+from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.arrow_claims import claimed_sizes
-from continual_petl.streams.sources.memory import memory_reported
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.memory_errors import memory_reported
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.records import read_records
 from tests.streams.strange_files import ROWS, csv_text, json_lines, table, write_table
 
@@ -153,7 +153,7 @@ def test_memory_that_runs_out_is_about_the_file(
     else:
         path.write_text(csv_text() if name == "rows.csv" else json_lines())
     monkeypatch.setattr(datasets, "load_dataset", fails)
-    for call in (lambda: read(path), lambda: look(str(path))):
+    for call in (lambda: read(path), lambda: inspect_data(str(path))):
         with pytest.raises(InputError, match=rf"{name}: reading it {MORE}") as caught:
             call()
         assert "malloc of size 1330795073 failed" in str(caught.value)

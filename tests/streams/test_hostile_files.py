@@ -17,8 +17,8 @@ from continual_petl.streams.preparation.labels import class_labels, read_label_n
 from continual_petl.streams.preparation.multi_hot import as_list
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.sources.checks import Where, show
-from continual_petl.streams.stream_file import bounds, dump
-from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_ENTRIES, MAX_PROBLEMS
+from continual_petl.streams.stream_file import dump, size_limits
+from continual_petl.streams.stream_file.size_limits import MAX_BYTES, MAX_ENTRIES, MAX_PROBLEMS
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -314,4 +314,4 @@ def test_limit_on_entries_applies_while_reading(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_long_messages_are_truncated_in_the_middle() -> None:
-    assert bounds.shorten("a" * 100 + "b" * 100, 100) == "a" * 75 + " ... " + "b" * 25
+    assert size_limits.shorten("a" * 100 + "b" * 100, 100) == "a" * 75 + " ... " + "b" * 25

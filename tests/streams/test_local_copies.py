@@ -12,7 +12,7 @@ from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.templates import fill_templates
 from continual_petl.streams.stream_file.json_schema import json_schema
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task

@@ -15,7 +15,7 @@ import torch
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from continual_petl.errors import InputError
-from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.preparation.prepare import _read, check_again
 from continual_petl.streams.schema.stream_spec import StreamSpec
 

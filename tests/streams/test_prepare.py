@@ -120,8 +120,8 @@ def test_limits_keep_the_rows_with_the_smallest_hash(
     text = "\x1f".join(["int:7", *(f"str:{name}" for name in names)])
     key = (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1).to_bytes(8, "big")
     from continual_petl.streams.preparation import dividing
-    from continual_petl.streams.preparation.checked import check_split
-    from continual_petl.streams.sources.read import read_splits
+    from continual_petl.streams.preparation.checked_rows import check_split
+    from continual_petl.streams.sources.read_splits import read_splits
 
     spec = _spec({"train": TRAIN, "test": TEST}, seed=7, defaults=defaults, limits={"test": 4})
     task = spec.tasks[0]

@@ -22,7 +22,7 @@ from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from tests.kinds import GENERATIVE, LABELLED
 from tests.streams.rows_of_kinds import images, rows_of
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams.scaffold.choose import choose
+from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.scaffold.draft import draft, quoted
 from continual_petl.streams.scaffold.guess import guess
-from continual_petl.streams.scaffold.look import NUM_ROWS, look, name_of
+from continual_petl.streams.scaffold.inspect_data import NUM_ROWS, inspect_data, name_of
 from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -115,13 +115,13 @@ def test_any_text_roundtrips_many_examples(text: str) -> None:
 
 def test_missing_data_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no such file or folder"):
-        look(str(tmp_path / "nothing.csv"))
+        inspect_data(str(tmp_path / "nothing.csv"))
 
 
 def test_sorted_file_is_sampled_throughout(tmp_path: Path) -> None:
     rows = [{"text": f"sentence {number} of them", "label": number // 8_000} for number in range(25_000)]
     (tmp_path / "sorted.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seen = look(str(tmp_path / "sorted.jsonl"))
+    seen = inspect_data(str(tmp_path / "sorted.jsonl"))
     assert seen.rows == "10,000 of 25,000 rows"
     assert guess("here", profile(seen.table)).labels == ("0", "1", "2", "3")
 
@@ -144,12 +144,12 @@ def test_hub_data_set_is_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"train": Rows([0, 1] * 20).rows, "dev": Rows([0, 1]).rows, "test": Rows([-1] * 4).rows}
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    seen = look("nyu-mll/glue:sst2")
+    seen = inspect_data("nyu-mll/glue:sst2")
     assert asked == [("nyu-mll/glue", "sst2")]
     assert (seen.task, seen.splits, seen.hidden) == ("sst2", ("train", "validation"), ("test",))
     found = guess("glue", profile(seen.table))
     assert (found.kind, found.labels) == ("classification", ("no", "yes"))
-    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"glue": found.kind}, None))
+    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose_backbone({"glue": found.kind}, None))
     assert "data: {path: nyu-mll/glue, name: sst2, split: {train: train, validation: validation}}" in text
     assert "the labels of test are hidden" in text
 
@@ -160,22 +160,22 @@ def test_hub_name_offline_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(InputError, match=r"ConnectionError: offline.*give a folder with the files"):
-        look("ag_news")
+        inspect_data("ag_news")
 
 
 def test_chosen_backbone_supports_every_kind(tmp_path: Path) -> None:
-    assert choose({"a": "classification", "b": "regression"}, None).name == "minilm"
-    assert choose({"a": "classification", "b": "seq2seq"}, None).name == "facebook/bart-base"
-    assert choose({"a": "image-classification"}, None).name.startswith("google/vit")
+    assert choose_backbone({"a": "classification", "b": "regression"}, None).name == "minilm"
+    assert choose_backbone({"a": "classification", "b": "seq2seq"}, None).name == "facebook/bart-base"
+    assert choose_backbone({"a": "image-classification"}, None).name.startswith("google/vit")
     with pytest.raises(InputError, match="b holds images and a texts"):
-        choose({"a": "classification", "b": "image-classification"}, None)
+        choose_backbone({"a": "classification", "b": "image-classification"}, None)
     with pytest.raises(
         InputError, match="minilm cannot generate text, which b needs; leave --backbone out, or give another, such as "
     ):
-        choose({"a": "classification", "b": "seq2seq"}, "minilm")
+        choose_backbone({"a": "classification", "b": "seq2seq"}, "minilm")
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
-    assert choose({"a": "seq2seq"}, str(tmp_path)).writes == "causal-lm"
-    assert choose({"a": "seq2seq"}, "google-t5/t5-small").writes == "seq2seq"
+    assert choose_backbone({"a": "seq2seq"}, str(tmp_path)).writes == "causal-lm"
+    assert choose_backbone({"a": "seq2seq"}, "google-t5/t5-small").writes == "seq2seq"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_unusable_data_error_says_what_is_missing(table: dict[str, list[Any]], s
 
 def test_addresses_are_not_fetched() -> None:
     with pytest.raises(InputError, match="download the file, and give its path"):
-        look("https://example.org/rows.csv")
+        inspect_data("https://example.org/rows.csv")
 
 
 def test_max_length_fits_all_but_the_longest_rows(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ def test_max_length_fits_all_but_the_longest_rows(tmp_path: Path) -> None:
         {"text": "w" * (300 if number % 20 == 0 else 30) + str(number), "label": number % 2} for number in range(400)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seen = look(str(tmp_path / "rows.jsonl"))
+    seen = inspect_data(str(tmp_path / "rows.jsonl"))
     found = guess("rows", profile(seen.table))
-    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"rows": found.kind}, None))
+    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose_backbone({"rows": found.kind}, None))
     assert "99 % of rows have at most 303 characters" in text
     assert "max_length: 128" in text
-    few = replace(choose({"rows": found.kind}, None), max_tokens=48)
+    few = replace(choose_backbone({"rows": found.kind}, None), max_tokens=48)
     assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)
 
 
@@ -220,9 +220,9 @@ def test_small_data_gets_more_epochs(tmp_path: Path, num_rows: tuple[int, ...], 
         table = {"text": [f"a text of row {row}" for row in range(count)], "label": [row % 2 for row in range(count)]}
         file = tmp_path / f"rows{place}.parquet"
         datasets.Dataset.from_dict(table).to_parquet(file)
-        seen = look(str(file))
+        seen = inspect_data(str(file))
         tasks.append((seen, guess("rows", profile(seen.table))))
-    text = draft("s.yaml", "s", tasks, ".", backbone=choose({"rows": "classification"}, None))
+    text = draft("s.yaml", "s", tasks, ".", backbone=choose_backbone({"rows": "classification"}, None))
     assert (
         f"training: {{epochs: {epochs}, batch_size: 32}}\n" in text
     )  # no learning rate, since each preset has its own default
@@ -236,7 +236,7 @@ def test_alternating_labels_are_found_in_many_rows(tmp_path: Path) -> None:
         "label": ["abc"[row % 3] for row in range(count)],
     }
     datasets.Dataset.from_dict(table).to_parquet(tmp_path / "rows.parquet")
-    seen = look(str(tmp_path / "rows.parquet"))
+    seen = inspect_data(str(tmp_path / "rows.parquet"))
     assert (len(seen.table["text"]), len(set(seen.table["text"]))) == (NUM_ROWS, NUM_ROWS)
     assert guess("rows", profile(seen.table)).labels == ("a", "b", "c")
 
@@ -270,6 +270,6 @@ def _drafted(folder: Path, table: dict[str, Any]) -> str:
     data.mkdir(exist_ok=True)
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
     (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seen = look(str(data))
+    seen = inspect_data(str(data))
     found = guess(str(data), profile(seen.table))
-    return draft("s.yaml", "s", [(seen, found)], str(folder), backbone=choose({"data": found.kind}, None))
+    return draft("s.yaml", "s", [(seen, found)], str(folder), backbone=choose_backbone({"data": found.kind}, None))

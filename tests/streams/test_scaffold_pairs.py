@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from continual_petl.streams.scaffold.choose import choose
+from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.scaffold.draft import draft
 from continual_petl.streams.scaffold.guess import Guess, can_take_second, guess, with_second
-from continual_petl.streams.scaffold.look import look
+from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -97,12 +97,12 @@ def test_instruction_and_input_form_the_source(tmp_path: Path, inputs: list[str]
         if data.suffix == "":
             data.mkdir()
             _write(data, rows).rename(data / "train.jsonl")
-        seen = look(str(data))
+        seen = inspect_data(str(data))
         found = guess("rows", profile(seen.table))
         assert found.kind == "seq2seq"
         file = tmp_path / "stream.yaml"
         file.write_text(
-            draft("stream.yaml", "s", [(seen, found)], str(tmp_path), backbone=choose({"a": found.kind}, None))
+            draft("stream.yaml", "s", [(seen, found)], str(tmp_path), backbone=choose_backbone({"a": found.kind}, None))
         )
         (task,) = load_stream(file).tasks
         if inputs[1]:

@@ -13,7 +13,7 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import DataSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from tests.streams.source_files import COLUMNS, ROWS, write_table
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, SplitName
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.split_rows import SplitRows
 from tests.streams.source_files import COLUMNS, FORMATS, OTHER, ROWS, write_table
 

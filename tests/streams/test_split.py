@@ -16,7 +16,7 @@ from continual_petl.streams.protocols.splitting import check_division, split_lab
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file import split_entries
-from continual_petl.streams.stream_file.yaml_file import dump_stream, load_placed, load_stream, load_task
+from continual_petl.streams.stream_file.yaml_file import dump_stream, load_located, load_stream, load_task
 
 SIX = "name: s, kind: classification, data: x.csv, labels: [a, b, c, d, e, f]"
 DIVISIONS = st.tuples(st.integers(4, 60), st.integers(2, 30)).filter(lambda nk: nk[1] < nk[0] and nk[0] % nk[1] != 1)
@@ -153,7 +153,7 @@ def test_class_weights_go_to_the_tasks_of_their_labels(tmp_path: Path) -> None:
 
 def test_problem_of_a_task_has_the_line_of_its_entry(tmp_path: Path) -> None:
     last = "name: two, kind: regression, data: y.csv"
-    _, places = load_placed(stream_file(tmp_path, f"{SIX}, split: {{classes_per_task: 2}}", last))
+    _, places = load_located(stream_file(tmp_path, f"{SIX}, split: {{classes_per_task: 2}}", last))
     found = places.with_more([(("tasks", 2, "data"), "is missing"), (("tasks", 3, "data"), "is missing, too")])
     assert [text.partition("s.yaml:")[2] for text in found] == [
         "4: key tasks.0.data: is missing",

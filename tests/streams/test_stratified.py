@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
-from continual_petl.streams.preparation.dividing import carve
+from continual_petl.streams.preparation.checked_rows import Checked, check_split, labels_of
+from continual_petl.streams.preparation.dividing import hold_out
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 
 Folder = Callable[..., Path]
 
@@ -28,7 +28,7 @@ def _divided(rows: list[dict[str, Any]], **task: Any) -> tuple[Checked, Checked]
     (toy,) = spec.tasks
     raw = read_splits("toy", spec.resolved_data(toy), toy.columns, ("train",), kind=toy.kind, limits=toy.limits)
     labels, positions = labels_of(spec, toy, raw["train"])
-    return carve(spec, toy, check_split(spec, toy, raw["train"], labels, positions))
+    return hold_out(spec, toy, check_split(spec, toy, raw["train"], labels, positions))
 
 
 def _rows(counts: dict[str, int]) -> list[dict[str, Any]]:

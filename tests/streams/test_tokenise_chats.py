@@ -82,7 +82,7 @@ conversations = st.builds(
 
 def check_equal(messages: list[Message], chat: ResolvedChat, theirs: tuple[list[int], list[int]]) -> None:
     """Compare ids and labels; tokens after the last label have no effect on the loss, and are left out."""
-    whole = [messages[: number + 1] for number, each in enumerate(messages) if each["role"] == "assistant"]
+    whole = [messages[: number + 1] for number, message in enumerate(messages) if message["role"] == "assistant"]
     exact = [begins_answer(part, chat.template) for part in whole]
     if not all(exact[:-1]) and chat.loss_on == "response" and not chat.has_marks:
         with pytest.raises(InputError, match="not certain which tokens"):

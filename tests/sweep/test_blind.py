@@ -13,7 +13,7 @@ from continual_petl import InputError, NoForgetting, TaskStream, learn
 from continual_petl.cli.sweep import show
 from continual_petl.store.folder.results_file import RowLine
 from continual_petl.streams.preparation import prepare
-from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome
 from tests.streams_in_code import classification_rows, stream, task, write_rows
@@ -75,7 +75,7 @@ def test_reason_for_different_validation_rows_is_reported(
     with_split: bool,
     limit: int | None,
 ) -> None:
-    def as_if(brief: Any, record: Any) -> Outcome:
+    def as_if(setup: Any, record: Any) -> Outcome:
         rows = str(record.seed) if limit or not with_split else "the same"
         return Outcome(state="complete", score=0.5, data={"validation": rows})
 

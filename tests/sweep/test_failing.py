@@ -14,7 +14,7 @@ from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStr
 from continual_petl.cli.sweep import show
 from continual_petl.sweep import runner, sweep, trial, worker
 from continual_petl.sweep.records import Outcome
-from continual_petl.sweep.worker import brief_of, open_sweep, try_here
+from continual_petl.sweep.worker import open_sweep, setup_of, try_here
 from tests.streams_in_code import stream, write_rows
 from tests.sweep.sweeps import TRAINING, ended, lines_of, small_stream, small_sweep
 from tests.usual import few
@@ -25,7 +25,7 @@ Folder = Callable[..., Path]
 def test_failed_seed_is_reported(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def as_if(brief: Any, record: Any) -> Outcome:
+    def as_if(setup: Any, record: Any) -> Outcome:
         if record.role == "seed" and record.number == 2:
             return Outcome(state="failed", reason="learning diverged")
         return Outcome(state="complete", score=0.4)
@@ -103,9 +103,9 @@ def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
         sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", on_trial=on_trial)
     assert str(tmp_path / gone) in str(raised.value)
     assert ended(tmp_path / "sweep") == []
-    monkeypatch.setattr(worker, "_brief", None)
-    brief = brief_of(tmp_path / "sweep", tasks.spec, small_sweep(trials=1), jobs=1)
-    assert open_sweep(brief) == ""
+    monkeypatch.setattr(worker, "_setup", None)
+    setup = setup_of(tmp_path / "sweep", tasks.spec, small_sweep(trials=1), jobs=1)
+    assert open_sweep(setup) == ""
     report = try_here("one/0000")
     assert (report.state, report.error) == ("failed", "InputError")
     (tmp_path / "away").rename(tmp_path / gone)

@@ -25,7 +25,7 @@ class Stop(Exception):
     """Raised to stop a sweep."""
 
 
-def as_if(brief: Any, record: Any) -> Outcome:
+def as_if(setup: Any, record: Any) -> Outcome:
     """Return an outcome without learning."""
     return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)
 
@@ -136,10 +136,10 @@ def test_trial_with_wrong_rows_is_repeated_once_the_data_is_restored(
     sweep(tasks, small_sweep(trials=2), folder=tmp_path / "whole")
     sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep")
 
-    def of_other_rows(brief: Any, record: Any) -> Outcome:
+    def of_other_rows(setup: Any, record: Any) -> Outcome:
         text = cut(tmp_path / "data", "train")
         try:
-            return carried_out(brief, record)
+            return carried_out(setup, record)
         finally:
             (tmp_path / "data" / "train.jsonl").write_text(text)
 

@@ -25,8 +25,8 @@ class Stop(Exception):
 
 @pytest.fixture(autouse=True)
 def nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_if(brief: Any, record: Any) -> Outcome:
-        folder = folder_of(brief.folder, record)
+    def as_if(setup: Any, record: Any) -> Outcome:
+        folder = folder_of(setup.folder, record)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "bank").write_text("learned")
         return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)

@@ -15,7 +15,7 @@ from continual_petl.errors import InputError, Interrupted, StoreError
 from continual_petl.store.files.atomic import write_json
 from continual_petl.sweep import runner, sweep, worker
 from continual_petl.sweep.records import Outcome, Record, Records
-from continual_petl.sweep.worker import OUTCOME, brief_of, folder_of, open_sweep, outcome_in, try_here
+from continual_petl.sweep.worker import OUTCOME, folder_of, open_sweep, outcome_in, setup_of, try_here
 from tests.sweep.sweeps import GRID, small_stream, small_sweep
 
 Folder = Callable[..., Path]
@@ -23,13 +23,13 @@ RECORD = Record(task="one", role="search", number=0, seed=3, settings={"bank.bot
 
 
 @pytest.fixture
-def brief(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
+def setup(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
     sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path, minutes=0)
     Records(tmp_path).add(RECORD)
-    brief = brief_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
-    assert open_sweep(brief) == ""
-    yield brief
-    worker._brief = None
+    setup = setup_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
+    assert open_sweep(setup) == ""
+    yield setup
+    worker._setup = None
 
 
 def test_cores_are_divided_between_workers(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -38,18 +38,18 @@ def test_cores_are_divided_between_workers(backbone_folder: Folder, tmp_path: Pa
     try:
         torch.set_num_threads(cores)
         spec = small_stream(backbone_folder()).spec
-        found = [brief_of(tmp_path, spec, small_sweep(), jobs=jobs).num_threads for jobs in (1, cores, 2 * cores)]
+        found = [setup_of(tmp_path, spec, small_sweep(), jobs=jobs).num_threads for jobs in (1, cores, 2 * cores)]
     finally:
         torch.set_num_threads(before)
     assert found == [cores, 1, 1]
 
 
-def test_trial_outcome_is_written_to_its_folder(brief: Any) -> None:
+def test_trial_outcome_is_written_to_its_folder(setup: Any) -> None:
     assert try_here("one/0000") == Report(task="one/0000", state="learned")
-    outcome = outcome_in(folder_of(brief.folder, RECORD))
+    outcome = outcome_in(folder_of(setup.folder, RECORD))
     assert outcome is not None
     assert outcome.state == "complete"
-    assert runner._outcome(folder_of(brief.folder, RECORD), Report(task="one/0000", state="learned")) == outcome
+    assert runner._outcome(folder_of(setup.folder, RECORD), Report(task="one/0000", state="learned")) == outcome
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_trial_outcome_is_written_to_its_folder(brief: Any) -> None:
     ],
 )
 def test_worker_errors_are_reported(
-    brief: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, report: Report
+    setup: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, report: Report
 ) -> None:
     def fail(*_: Any) -> None:
         raise error
@@ -69,7 +69,7 @@ def test_worker_errors_are_reported(
     assert try_here("one/0000") == report
 
 
-def test_internal_error_is_reported_with_its_traceback(brief: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_reported_with_its_traceback(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "carried_out", lambda *_: 1 / 0)
     report = try_here("one/0000")
     assert (report.state, report.error) == ("failed", "RuntimeError")
@@ -96,14 +96,14 @@ def test_invalid_worker_output_is_refused(tmp_path: Path) -> None:
 
 
 def test_worker_without_access_to_the_folder_reports_it(backbone_folder: Folder, tmp_path: Path) -> None:
-    brief = brief_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
-    assert "sees no sweep folder here" in open_sweep(brief)
-    assert "sees no sweep folder here" in worker.try_on_ray(brief, "sweep", "one/0000").message
+    setup = setup_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
+    assert "sees no sweep folder here" in open_sweep(setup)
+    assert "sees no sweep folder here" in worker.try_on_ray(setup, "sweep", "one/0000").message
 
 
-def test_conflicting_settings_fail_their_trial(brief: Any) -> None:
+def test_conflicting_settings_fail_their_trial(setup: Any) -> None:
     wrong = RECORD.model_copy(update={"settings": {"bank.rank": 2}})
-    outcome = worker.carried_out(brief, wrong)
+    outcome = worker.carried_out(setup, wrong)
     assert outcome.state == "failed"
     assert "these settings cannot be combined" in outcome.reason
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from continual_petl._frozen import UserSpec
+from continual_petl._strict_model import UserSpec
 from continual_petl.banks.config.layers import Layers
 from continual_petl.banks.config.legal import NEEDS
 from continual_petl.banks.config.presets import DEFAULT, FUSION, PRESETS

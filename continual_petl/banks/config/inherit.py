@@ -58,7 +58,7 @@ def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> Ba
     names, where = choices[task].fuse or (), f"task {task!r}, bank.fuse"
     # This task is left out, so that no bank that it reads can take its settings from this task's own bank.
     others = {name: choice for name, choice in choices.items() if name != task}
-    found: dict[str, BankSpec] = {}
+    bank_specs: dict[str, BankSpec] = {}
     for name in names:
         spec = learned(name)
         if spec is None and name not in others:
@@ -72,9 +72,9 @@ def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> Ba
                 "with frozen LayerNorms and scope: task, can be fused (presets such as pfeiffer or parallel, or houlsby with "
                 f"layernorms: frozen): leave {name!r} out of fuse, or learn it with such a bank."
             )
-        found[name] = spec
-    first = found[names[0]]
-    for name, spec in found.items():
+        bank_specs[name] = spec
+    first = bank_specs[names[0]]
+    for name, spec in bank_specs.items():
         if differ := _differences(first, spec):
             raise InputError(
                 f"{where}: the banks of {names[0]!r} and {name!r} differ in {differ}. Banks that are fused must have the "

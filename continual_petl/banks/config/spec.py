@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from continual_petl._frozen import AS_LIST, AS_TEXT, UserSpec
+from continual_petl._strict_model import AS_LIST, AS_TEXT, UserSpec
 from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.config.forms.base import Composition, FormConfig, Insertion, Site
 from continual_petl.banks.config.layers import Layers
@@ -80,7 +80,7 @@ def named_parents(start_from: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 class Modification(UserSpec):
-    """One change at one kind of site, in every layer of the range."""
+    """One change at one type of site, in every layer of the range."""
 
     form: Annotated[Form, Field(examples=["bottleneck"])]
     """Functional form: bottleneck with a non-linearity, lowrank, decomposed (lowrank with a learned magnitude), rescale
@@ -117,7 +117,7 @@ class Modification(UserSpec):
     normalised_input: Annotated[bool, Field(strict=True)] = False
     """Sequential ffn only: read the sub-layer's output after the residual and its LayerNorm (Pfeiffer et al. 2021)."""
     reparametrise: Reparametrisation = "none"
-    """The network that vectors are trained through: for a prefix, mlp (one per kind of attention); for a prompt, mlp or lstm
+    """The network that vectors are trained through: for a prefix, mlp (one per type of attention); for a prompt, mlp or lstm
     (P-tuning). After training, only the vectors that it computes are kept."""
     hidden: Size = 512
     """Hidden width of the reparametrisation network."""

@@ -50,7 +50,7 @@ class Prefix(Part):
 
 
 class PrefixMLP(Part):
-    """The prefixes of one kind of attention in all layers, trained through one MLP (Li and Liang 2021, section 4.3).
+    """The prefixes of one type of attention in all layers, trained through one MLP (Li and Liang 2021, section 4.3).
 
     ``P = W2 tanh(W1 E + b1) + b2`` with a table E of L vectors as wide as the model; initialised as in the code of He et al.
     2022: E from a standard normal, the linear layers with torch's default.
@@ -168,7 +168,7 @@ def _widths(sites: Sites, layer: Layer) -> dict[str, tuple[int, int]]:
 
 
 def _mlps(modification: Modification, sites: Sites, layers: list[Layer]) -> nn.ModuleDict:
-    """Return one MLP for each kind of attention: encoder self-attention, decoder self-attention, cross-attention."""
+    """Return one MLP for each type of attention: encoder self-attention, decoder self-attention, cross-attention."""
     kinds: dict[str, list[tuple[int, int]]] = {}
     for layer in layers:
         for name, widths in _widths(sites, layer).items():
@@ -178,7 +178,7 @@ def _mlps(modification: Modification, sites: Sites, layers: list[Layer]) -> nn.M
 
 
 def _kind(sites: Sites, layer: Layer, attention: str) -> str:
-    """Return the name of a kind of attention: the number of its stack, and its name in the layer."""
+    """Return the name of a type of attention: the number of its stack, and its name in the layer."""
     return f"stack_{sites.anatomy.stacks.index(layer.stack)}_{attention}"
 
 

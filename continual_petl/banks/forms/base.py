@@ -20,9 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Delta
+from continual_petl.banks.forms.bank_stack import BankStack
 from continual_petl.banks.forms.layout import Layout
-from continual_petl.banks.forms.stack import Stack
-from continual_petl.banks.forms.stacked import stacked
+from continual_petl.banks.forms.stacked_modules import stacked
 from continual_petl.errors import InputError
 
 Behind = Mapping[nn.Module, Callable[[Tensor], Tensor]]
@@ -121,7 +121,7 @@ class Form:
         """Return the path of a changed module that also reads relative positions, which all rows share, or None."""
         return None
 
-    def batched(self, group: nn.ModuleDict, path: str, stack: Stack, layout: Layout) -> nn.ModuleDict:
+    def batched(self, group: nn.ModuleDict, path: str, stack: BankStack, layout: Layout) -> nn.ModuleDict:
         """Return a group that applies, to each row of a mixed batch, the group at this path in that row's bank."""
         made = stacked(group, path, stack, layout)
         assert isinstance(made, nn.ModuleDict)

@@ -24,7 +24,7 @@ from continual_petl.banks.forms.arithmetic import Delta, own_precision
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.lowrank import LowRank, LowRankForm
 from continual_petl.banks.forms.projection import Merged
-from continual_petl.banks.forms.stacked import StackedLinear
+from continual_petl.banks.forms.stacked_modules import StackedLinear
 
 
 class Decomposed(LowRank):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from continual_petl._version import VERSION
 from continual_petl.engine.ablation.result import Ablation, drawn
-from continual_petl.engine.ablation.words import headline, remarks
+from continual_petl.engine.ablation.terminal import headline, remarks
 from continual_petl.report.figures.style import plotly_js
-from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section, Shown
+from continual_petl.report.page.templates import templates
 from continual_petl.report.page.verdict import moment
 from continual_petl.store.files.atomic import write_file
 

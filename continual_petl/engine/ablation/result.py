@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
 from continual_petl.report.figures.style import COLOURS, Drawing, as_figure, grid, shown
 
@@ -39,7 +39,7 @@ def relative_change(score: float | None, full: float | None) -> float | None:
     return change if math.isfinite(change) else None
 
 
-class AblatedSpan(FrozenModel):
+class AblatedSpan(StrictModel):
     """One cell: the bank's score without its modifications in layers ``first`` to ``last``."""
 
     first: Layer
@@ -54,7 +54,7 @@ class AblatedSpan(FrozenModel):
     """All scores of the task's kind by name, without undefined ones."""
 
 
-class Ablation(FrozenModel):
+class Ablation(StrictModel):
     """The ablation data of one task's bank: the score of the full bank, and one cell for each span of layers.
 
     Layers are counted from 0; in an encoder-decoder, first the encoder's, then the decoder's, as in a bank's ``layers``.

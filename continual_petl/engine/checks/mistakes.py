@@ -23,17 +23,17 @@ from typing import Any
 from continual_petl.backbones import families as families  # registers the anatomies
 from continual_petl.backbones.anatomy import Anatomy, find_anatomy
 from continual_petl.backbones.available import MissingBackboneError, check_available
-from continual_petl.backbones.files import CONFIG, source_of
+from continual_petl.backbones.backbone_files import CONFIG, source_of
 from continual_petl.backbones.max_length import check_max_length
 from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about, raise_problems
 from continual_petl.kind import kind_of
 from continual_petl.store.store import Store
 from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.backbone_spec import BackboneSpec
-from continual_petl.streams.schema.data_spec import DataSpec, Rows, is_near
+from continual_petl.streams.schema.data_spec import DataSpec, Rows, needs_no_network
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.sources.read import read_splits
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.sources.read_splits import read_splits
+from continual_petl.streams.stream_file.key_locations import KeyLocations
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
 CHECKED_TASKS = 20
@@ -59,7 +59,7 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
     return StreamFileError(error.places.with_more(named_mistakes(error.rest.spec, new).found))
 
 
-def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
+def mistakes_of_task(places: KeyLocations, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
     """Return the mistakes in one task's file and in its data.
 
     Args:
@@ -68,7 +68,7 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
         spec: the stream of the run that will learn it.
     """
     problems = Problems()
-    _check_near(spec, [((), task)], problems)
+    _check_without_network(spec, [((), task)], problems)
     return StreamFileError(places.with_more(problems.found))
 
 
@@ -84,13 +84,13 @@ def named_mistakes(
     """
     problems = Problems()
     _check_named(spec.backbone, problems, missing)
-    _check_near(spec, tasks, problems)
+    _check_without_network(spec, tasks, problems)
     return problems
 
 
-def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problems: Problems) -> None:
-    near = [each for each in tasks if is_near(spec.resolved_data(each[1]))]
-    for key, task in near[:CHECKED_TASKS]:
+def _check_without_network(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problems: Problems) -> None:
+    without_network = [each for each in tasks if needs_no_network(spec.resolved_data(each[1]))]
+    for key, task in without_network[:CHECKED_TASKS]:
         with problems.collected(key):
             data = spec.resolved_data(task)
             if is_missing(data):
@@ -103,7 +103,7 @@ def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problem
 
 def is_missing(data: str | DataSpec | Rows) -> bool:
     """Return whether any file that a task's ``data`` refers to is missing."""
-    paths = map(os.path.expanduser, _named(data)) if is_near(data) else ()
+    paths = map(os.path.expanduser, _named(data)) if needs_no_network(data) else ()
     return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
 
 
@@ -210,10 +210,10 @@ def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> boo
         and (bank.modifications or bank.layernorms == "frozen")
     )
     return usual and all(
-        each.config.fits_by_size
-        and not (each.normalised_input and any(stack.norm_first for stack in anatomy.stacks))
-        and (each.bottleneck or 0) <= width
-        for each in bank.modifications
+        modification.config.fits_by_size
+        and not (modification.normalised_input and any(stack.norm_first for stack in anatomy.stacks))
+        and (modification.bottleneck or 0) <= width
+        for modification in bank.modifications
     )
 
 
@@ -251,7 +251,7 @@ def key_of(spec: StreamSpec, task: TaskSpec) -> Key:
     return ("tasks", [each.name for each in spec.tasks].index(task.name))
 
 
-def with_lines(error: InputError, places: Places | None, top: Key = ()) -> InputError:
+def with_lines(error: InputError, places: KeyLocations | None, top: Key = ()) -> InputError:
     """Return an error whose paragraphs start with the file and line they concern, if known.
 
     Args:
@@ -268,7 +268,7 @@ def with_lines(error: InputError, places: Places | None, top: Key = ()) -> Input
     return InputError(*places.with_more([(key, text)])) if error.key else error
 
 
-def _in_file(key: Key, text: str, places: Places, top: Key) -> tuple[Key, str]:
+def _in_file(key: Key, text: str, places: KeyLocations, top: Key) -> tuple[Key, str]:
     """Return the key relative to the file (empty if it is not in this file) and the text."""
     if key[: len(top)] != top:
         return (), text

@@ -12,8 +12,8 @@ from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.plan import reads_of
-from continual_petl.learner.start import check_start
-from continual_petl.store.certificate.values import Parent
+from continual_petl.learner.start_from import check_start
+from continual_petl.store.certificate.values import BankReference
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
@@ -81,14 +81,14 @@ def learned_bank(session: Session, plan: TaskPlan, parent: str, backbone: Backbo
         raise StoreError(f"task {plan.name!r} starts from the bank of {parent!r}: {error}") from error
 
 
-def parents_of(session: Session, plan: TaskPlan) -> tuple[Parent, ...]:
+def parents_of(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
     """Return the certificate's records of the banks that the stream names as starting points."""
     return tuple(certified_parent(session, name) for name in named_parents(plan.bank.start_from))
 
 
-def certified_parent(session: Session, task: str) -> Parent:
+def certified_parent(session: Session, task: str) -> BankReference:
     """Return the certificate's record of a learned bank that another one starts from."""
-    return Parent(task=task, digest=session.store.manifest(task).digest)
+    return BankReference(task=task, digest=session.store.manifest(task).digest)
 
 
 def _plan_of(session: Session, task: str) -> TaskPlan:
@@ -97,9 +97,9 @@ def _plan_of(session: Session, task: str) -> TaskPlan:
     return session.plan(next(each for each in session.spec.tasks if each.name == task), None)
 
 
-def banks_read(session: Session, plan: TaskPlan) -> tuple[Parent, ...]:
+def banks_read(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
     """Return the certificate's record of the banks that a task's bank reads."""
-    return tuple(Parent(task=name, digest=session.store.manifest(name).digest) for name in plan.bank.fuse)
+    return tuple(BankReference(task=name, digest=session.store.manifest(name).digest) for name in plan.bank.fuse)
 
 
 def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
-from continual_petl.backbones.files import source_of
+from continual_petl.backbones.backbone_files import source_of
 from continual_petl.banks.config.spec import named_parents
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, Problems, check_meant, key_of
 from continual_petl.engine.checks.other_banks import check_copies, check_order, check_shared
@@ -21,14 +21,14 @@ from continual_petl.errors import InputError, Key, about
 from continual_petl.kind import HowEncoded, kind_of
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
-from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.learner.prefix_cache import check_kept
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes, unfit_kind
-from continual_petl.streams.schema.data_spec import is_near
+from continual_petl.streams.schema.data_spec import needs_no_network
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -97,7 +97,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
         with problems.collected():
             check_shared(session, fitting)
     # Without a backbone, no data is downloaded: the stream is rejected anyway.
-    read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
+    read = fitting if loads else [task for task in fitting if needs_no_network(spec.resolved_data(task))]
     found = dict[str, tuple[str, ...] | None]()
     for number, task in enumerate(read):
         if number >= CHECKED_TASKS and not needs_labels(spec, task):
@@ -167,7 +167,7 @@ def _check_same_stream(session: Session) -> None:
 def _check_revision(session: Session) -> None:
     """Reject a revision for a backbone without revisions, unless the run has already pinned its backbone."""
     spec = session.spec.backbone
-    if spec.revision is None or session.store.pin() is not None or not os.path.isdir(source_of(spec.name)):
+    if spec.revision is None or session.store.pinned() is not None or not os.path.isdir(source_of(spec.name)):
         return
     what = "the packaged model" if spec.name == "minilm" else "a folder"
     raise InputError(
@@ -214,7 +214,7 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         StoreError: if the run belongs to another backbone.
     """
     backbone, models = session.backbone(task), session.models
-    if session.store.pin() is not None:
+    if session.store.pinned() is not None:
         session.store.write_backbone(backbone)  # already pinned, so this only compares
     tokenizer = models.tokenizer
     num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)

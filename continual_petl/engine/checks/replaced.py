@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from continual_petl.errors import InputError
-from continual_petl.store.parents import readers
+from continual_petl.store.dependencies import readers
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 from continual_petl.engine.parallel.processes import Slot, WorkerDied, fit_here
-from continual_petl.engine.parallel.worker import Brief, Report
+from continual_petl.engine.parallel.worker import Report, RunSetup
 from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import Interrupted, IsolationError
@@ -33,18 +33,18 @@ class LocalRanks:
     """Processes that share the fit of each task, one task after another; implements `Ranks`.
 
     Args:
-        brief: describes the run to the workers.
+        setup: describes the run to the workers.
         world_size: number of processes.
     """
 
-    def __init__(self, brief: Brief, world_size: int) -> None:
-        self._brief, self.world_size = brief, world_size
+    def __init__(self, setup: RunSetup, world_size: int) -> None:
+        self._setup, self.world_size = setup, world_size
         self._slots: list[Slot] = []
 
     def notice(self, plan: TaskPlan) -> str:
         """Return the notice for the certificate."""
         rows, how = plan.training.batch_size, ""
-        if self._brief.spec.trainer.get("strategy") == SHARDED:
+        if self._setup.spec.trainer.get("strategy") == SHARDED:
             how = f", each with a part of the backbone ({SHARDED})"
         return (
             f"task {plan.name!r} was learned by {self.world_size} processes{how}: each step took {self.world_size} batches "
@@ -67,7 +67,7 @@ class LocalRanks:
             request.stop_here(f"while task {task!r} was being learned; its progress is saved")
             for report in reports:
                 report.raise_error()
-            if self._brief.spec.trainer.get("strategy") == SHARDED:
+            if self._setup.spec.trainer.get("strategy") == SHARDED:
                 self.close()  # no further bank can be built on a sharded backbone
             if reports and all(report.state == "learned" for report in reports):
                 self._compare(task, reports)
@@ -128,9 +128,9 @@ class LocalRanks:
             "WORLD_SIZE": str(self.world_size),
             "NODE_RANK": "0",
             # Lightning would choose another number of threads, which would change the last bits of the bank.
-            "OMP_NUM_THREADS": str(self._brief.num_threads),
+            "OMP_NUM_THREADS": str(self._setup.num_threads),
         }
-        self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
+        self._slots = [Slot(self._setup, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
         for slot in self._slots:
             slot.start()
 

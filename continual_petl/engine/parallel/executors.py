@@ -15,7 +15,7 @@ from continual_petl.engine.parallel.ddp import LocalRanks
 from continual_petl.engine.parallel.processes import Processes, is_being_started
 from continual_petl.engine.parallel.ray_workers import RayWorkers, check_ray
 from continual_petl.engine.parallel.scheduler import Workers
-from continual_petl.engine.parallel.worker import Brief, brief_of
+from continual_petl.engine.parallel.worker import RunSetup, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task_run import Ranks
 from continual_petl.engine.trainers import num_processes
@@ -86,10 +86,10 @@ class Pool:
             InputError: if each task itself needs several processes, or an object given in Python cannot be pickled.
         """
         self.check(session)
-        brief = _sendable(session, callbacks)
+        setup = _sendable(session, callbacks)
         if self._executor == "ray":
-            return RayWorkers(brief, self._jobs, max_jobs)
-        return Processes(brief, min(self._jobs or 1, max(max_jobs, 1)))
+            return RayWorkers(setup, self._jobs, max_jobs)
+        return Processes(setup, min(self._jobs or 1, max(max_jobs, 1)))
 
 
 @contextmanager
@@ -110,12 +110,12 @@ def _world_size(session: Session) -> int:
     return num_processes(session.spec)
 
 
-def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
+def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> RunSetup:
     """Return what workers need to know, or raise `InputError` naming the object that cannot be sent to them."""
-    brief = brief_of(session, tuple(callbacks))
-    given = [(f"callback {type(each).__name__}", each) for each in brief.callbacks]
-    given += [(f"trainer.{key}", value) for key, value in brief.spec.trainer.items()]
-    for what, value in [*given, ("the stream", brief.spec)]:
+    setup = setup_of(session, tuple(callbacks))
+    given = [(f"callback {type(callback).__name__}", callback) for callback in setup.callbacks]
+    given += [(f"trainer.{key}", value) for key, value in setup.spec.trainer.items()]
+    for what, value in [*given, ("the stream", setup.spec)]:
         try:
             ForkingPickler.dumps(value)
         except Exception as error:
@@ -123,4 +123,4 @@ def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
                 f"{what}: it cannot be sent to the worker processes ({type(error).__name__}: {error}). Give one that "
                 "holds no open file, lock or lambda, or learn in one process: without jobs, with devices: 1."
             ) from error
-    return brief
+    return setup

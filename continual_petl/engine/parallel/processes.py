@@ -26,7 +26,7 @@ from continual_petl._process import pause_collection, resume_collection
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
-    from continual_petl.engine.parallel.worker import Brief, Report, Worker
+    from continual_petl.engine.parallel.worker import Report, RunSetup, Worker
 
 _What = TypeVar("_What")
 _Found = TypeVar("_Found")
@@ -51,19 +51,19 @@ class Slot:
     """A slot for one worker process, which is started when needed, and restarted if it was killed.
 
     Args:
-        brief: describes the run to the process.
+        setup: describes the run to the process.
         environment: environment variables of the process.
         opening: opens the run in the process; returns an error message or an empty string. Default: opens a stream's run.
     """
 
     def __init__(
         self,
-        brief: Any,
+        setup: Any,
         environment: dict[str, str] | None = None,
         *,
         opening: Callable[[Any], str] | None = None,
     ) -> None:
-        self._brief, self._environment, self._opening = brief, environment or {}, opening or _open
+        self._setup, self._environment, self._opening = setup, environment or {}, opening or _open
         self._pool: ProcessPoolExecutor | None = None
         self._opened: Future[str] | None = None
         self._pid: int | None = None
@@ -85,7 +85,7 @@ class Slot:
         try:
             # Ask for the process id before torch is imported, so that a process can be ended even while it is still starting.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
-            self._opened = pool.submit(_opened, self._opening, self._brief)
+            self._opened = pool.submit(_opened, self._opening, self._setup)
         except (OSError, BrokenProcessPool) as error:
             pool.shutdown(wait=True, cancel_futures=True)
             raise WorkerDied(began=False) from error
@@ -145,7 +145,7 @@ class Processes:
     """Learns tasks in worker processes; implements `Workers`.
 
     Args:
-        brief: describes the run to the workers.
+        setup: describes the run to the workers.
         jobs: number of processes.
         opening: opens the run in a process; see `Slot`.
         act: called in a process with a task's name. Default: learns that task.
@@ -155,7 +155,7 @@ class Processes:
 
     def __init__(
         self,
-        brief: Any,
+        setup: Any,
         jobs: int,
         *,
         opening: Callable[[Any], str] | None = None,
@@ -163,7 +163,7 @@ class Processes:
     ) -> None:
         self.jobs = jobs
         self._act = act or learn_here
-        self._slots = [Slot(brief, opening=opening) for _ in range(jobs)]
+        self._slots = [Slot(setup, opening=opening) for _ in range(jobs)]
         self._free: SimpleQueue[Slot] = SimpleQueue()
         for slot in self._slots:
             self._free.put(slot)
@@ -230,19 +230,19 @@ def _begin(environment: dict[str, str]) -> None:
     pause_collection()
 
 
-def _opened(opening: Callable[[Any], str], brief: Any) -> str:
+def _opened(opening: Callable[[Any], str], setup: Any) -> str:
     # To receive this call, the process has imported the modules of both arguments, which takes seconds.
     resume_collection()
-    return opening(brief)
+    return opening(setup)
 
 
-def _open(brief: Brief) -> str:
+def _open(setup: RunSetup) -> str:
     """Open the run in this worker process; return an error message, or an empty string."""
     global _worker
     try:
         from continual_petl.engine.parallel.worker import Worker
 
-        _worker = Worker(brief, (signal.SIGTERM,))
+        _worker = Worker(setup, (signal.SIGTERM,))
     except InputError as error:
         return str(error)
     except Exception as error:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.worker import Brief, Report, Worker
+from continual_petl.engine.parallel.worker import Report, RunSetup, Worker
 from continual_petl.engine.session import ProcessSettings
 from continual_petl.errors import InputError
 
@@ -56,7 +56,7 @@ class RayWorkers:
     """Learns tasks on a Ray cluster; implements `Workers`.
 
     Args:
-        brief: describes the run to the workers.
+        setup: describes the run to the workers.
         jobs: number of tasks at once; None: as many as the cluster's CPUs allow, with as many threads each as this process.
         max_jobs: number of tasks to learn, which is an upper limit for ``jobs``.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
@@ -66,7 +66,7 @@ class RayWorkers:
 
     def __init__(
         self,
-        brief: ProcessSettings,
+        setup: ProcessSettings,
         jobs: int | None,
         max_jobs: int,
         *,
@@ -78,12 +78,12 @@ class RayWorkers:
             # Users can still enable Ray's usage statistics.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             start_ray(ray)
-        room = int(ray.cluster_resources().get("CPU", 1)) // brief.num_threads
+        room = int(ray.cluster_resources().get("CPU", 1)) // setup.num_threads
         self.jobs = max(1, min(max_jobs, room if jobs is None else jobs))
         self.stopping = False
-        self._brief = ray.put(brief)
+        self._setup = ray.put(setup)
         self._run = f"{os.getpid()} {id(self)}"
-        gpus = 1 if ray.cluster_resources().get("GPU") and brief.spec.trainer.get("accelerator", "auto") != "cpu" else 0
+        gpus = 1 if ray.cluster_resources().get("GPU") and setup.spec.trainer.get("accelerator", "auto") != "cpu" else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MAX_RETRIES, retry_exceptions=False)
         self._learn = remote(act or learn_on_ray)
         self._running: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class RayWorkers:
         """Learn a task somewhere on the cluster."""
         if self.stopping:
             return Report(task=task, state="stopped")
-        reference = self._running[task] = self._learn.remote(self._brief, self._run, task)
+        reference = self._running[task] = self._learn.remote(self._setup, self._run, task)
         if self.stopping:
             self._ray.cancel(reference)  # this task was still starting when the others were stopped
         try:
@@ -127,13 +127,13 @@ class RayWorkers:
             self._ray.shutdown()
 
 
-def learn_on_ray(brief: Brief, run: str, task: str) -> Report:
+def learn_on_ray(setup: RunSetup, run: str, task: str) -> Report:
     """Learn a task in this Ray process; the backbone stays loaded for further tasks of the same run."""
     global _worker, _run
     if _worker is None or run != _run:
         try:
             # Ray cancels a task by raising KeyboardInterrupt, like Ctrl-C.
-            _worker, _run = Worker(brief, (signal.SIGINT, signal.SIGTERM)), run
+            _worker, _run = Worker(setup, (signal.SIGINT, signal.SIGTERM)), run
         except InputError as error:
             return Report(task=task, state="failed", error="InputError", message=str(error))
     return _worker.learn(task)

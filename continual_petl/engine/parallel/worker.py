@@ -44,7 +44,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brief(ProcessSettings):
+class RunSetup(ProcessSettings):
     """Everything that a worker needs to know about the run."""
 
     callbacks: tuple[L.Callback, ...]
@@ -77,15 +77,15 @@ class Report:
         raise _ERRORS.get(self.error, RuntimeError)(self.message)
 
 
-def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
+def setup_of(session: Session, callbacks: tuple[L.Callback, ...]) -> RunSetup:
     """Return everything that workers need to know to learn as this process would.
 
     Args:
         session: the run.
         callbacks: the callbacks. A `StreamCallback` is not sent; its `for_worker` returns the callback to send instead.
     """
-    sent = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
-    return Brief.here(
+    sent = [callback.for_worker() if isinstance(callback, StreamCallback) else callback for callback in callbacks]
+    return RunSetup.here(
         session.folder,
         session.spec,
         callbacks=tuple(each for each in sent if each is not None),
@@ -98,15 +98,15 @@ class Worker:
     """A worker's open run; the backbone stays loaded from task to task.
 
     Args:
-        brief: describes the run to the workers.
+        setup: describes the run to the workers.
         signals: the signals that ask the worker to stop.
     """
 
-    def __init__(self, brief: Brief, signals: tuple[int, ...]) -> None:
-        brief.enter("run", "stream.yaml")
-        self._brief, self._signals = brief, signals
-        self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
-        self._session.discards_progress = brief.discards_progress
+    def __init__(self, setup: RunSetup, signals: tuple[int, ...]) -> None:
+        setup.enter("run", "stream.yaml")
+        self._setup, self._signals = setup, signals
+        self._session = Session(setup.spec, Store(Path(setup.folder)), reads_test=setup.reads_test)
+        self._session.discards_progress = setup.discards_progress
 
     def learn(self, task: str) -> Report:
         """Learn a task and stage its bank in its progress folder, ready to be committed."""
@@ -128,10 +128,10 @@ class Worker:
         return self._reported(task, act)
 
     def _task(self, name: str) -> TaskSpec:
-        return next(task for task in self._brief.spec.tasks if task.name == name)
+        return next(task for task in self._setup.spec.tasks if task.name == name)
 
     def _callbacks(self) -> list[L.Callback]:
-        return copy.deepcopy(list(self._brief.callbacks))
+        return copy.deepcopy(list(self._setup.callbacks))
 
     def _reported(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
         def listening() -> Report:

@@ -22,10 +22,10 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.device import staying
 from continual_petl.digests import combined_digest, tensor_digest
 from continual_petl.engine.session import Session
-from continual_petl.engine.trainers import answering_trainer, answers_here, quiet
+from continual_petl.engine.trainers import predicting_trainer, predicts_here, quiet
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.generate import decode
@@ -77,11 +77,11 @@ def outputs_of(
     batch_size = training.eval_batch_size or training.batch_size
     max_tokens = training.eval_max_tokens or training.max_tokens
     loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens)
-    if answers_here(arguments):
+    if predicts_here(arguments):
         batches = _plainly(learner, loader)
     else:
         with quiet(), staying(learner, learner.model.device):
-            trainer = answering_trainer(arguments, folder)
+            trainer = predicting_trainer(arguments, folder)
             batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
     found: list[Any] = [None] * len(rows)
     for outputs, index in batches:
@@ -130,15 +130,15 @@ def evaluate(
         folder: Lightning's root folder; nothing is written there.
         own_metric: whether to also compute the user's own metric, if the task has one.
     """
-    found = outputs_of(learner, rows, pad_token_id, arguments, folder)
-    return score(learner, rows, found, own_metric=own_metric)
+    outputs = outputs_of(learner, rows, pad_token_id, arguments, folder)
+    return score(learner, rows, outputs, own_metric=own_metric)
 
 
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     plan, own = learner.plan, learner.task_bank(learner.plan.name)
     code = plan.metric_code if own_metric else None
-    scores = make_scores(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
+    scores = make_metrics(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
     for metric in scores.values():
         metric.distributed_available_fn = alone  # other processes of a fit do not take part
     if plan.generation is not None:

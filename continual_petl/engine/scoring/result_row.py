@@ -14,7 +14,7 @@ from continual_petl.errors import ForgettingError, InputError, named_tasks
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.results_file import Cell, RowLine, Status, cell_of
+from continual_petl.store.folder.results_file import MeasuredScore, RowLine, Status, cell_of
 from continual_petl.store.verify.certificate import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
@@ -58,7 +58,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     store = session.store
     links = store.links()
     index = [link.task for link in links].index(after)
-    cells: list[Cell] = []
+    cells: list[MeasuredScore] = []
     gone: dict[str, str] = {}
     checks: dict[str, TaskCheck] = {}
     measured, certified, unread = _readable(session, *_choose(session, after, links[:index]))
@@ -186,5 +186,5 @@ def _measure(session: Session, task: str) -> float | None:
     except InputError as error:
         raise _NotMeasurable(str(error)) from error
     with predicting(session.models, task) as (learner, _):
-        found = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
-    return found.scores.get(session.store.manifest(task).metric)
+        split_scores = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+    return split_scores.scores.get(session.store.manifest(task).metric)

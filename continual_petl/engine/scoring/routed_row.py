@@ -49,8 +49,8 @@ class RoutedRows:
         self.named: list[Any] | None = None
         if kind_of(manifest).has_one_label:
             size = manifest.training.eval_batch_size or manifest.training.batch_size
-            found = Predictor(session.models).predict_each(rows, [manifest.task] * len(rows), batch_size=size)
-            self.named = [each.value for each in found]
+            predictions = Predictor(session.models).predict_each(rows, [manifest.task] * len(rows), batch_size=size)
+            self.named = [prediction.value for prediction in predictions]
 
 
 _kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDictionary()

@@ -16,14 +16,14 @@ from torch import Tensor
 from continual_petl.engine.scoring.evaluate import certified_rows, clipped, labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Prediction, number_in_words
+from continual_petl.heads.predictions import Prediction, number_in_words
 from continual_petl.kind import Kind, kind_of
 from continual_petl.learner.task_bank import head_of
 from continual_petl.predictor.row_checks import in_words
 from continual_petl.report.wrong_predictions import WrongPredictions, WrongRow
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.preparation.prepare import encode_split
 from continual_petl.streams.sources.conversations import is_message
 
@@ -53,12 +53,12 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
     models, trainer = session.models, session.spec.trainer
     rows = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images).rows
     with predicting(models, task, as_committed=True) as (learner, _):
-        found = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
+        outputs = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
     if kind_of(manifest).per_word:
         assert manifest.labels is not None
-        places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, limit)
+        places, all_wrong = _wrong_tags(checked, rows, outputs, manifest.labels, limit)
     else:
-        outputs_NC, kind = torch.stack(found).cpu(), kind_of(manifest)
+        outputs_NC, kind = torch.stack(outputs).cpu(), kind_of(manifest)
         if kind.extracts:
             errors_N = _wrong_texts(kind, outputs_NC, rows)
         else:

@@ -17,7 +17,7 @@ from continual_petl.engine.session import Session
 from continual_petl.errors import ForgettingError
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.results_file import Cell
+from continual_petl.store.folder.results_file import MeasuredScore
 from continual_petl.store.verify.certificate import check_task, rotating
 
 
@@ -74,7 +74,7 @@ def pass_gate(
     return tuple(checks), {depth: number for depth, number in depths.items() if number}
 
 
-def _check_cell(session: Session, after: str, cell: Cell) -> None:
+def _check_cell(session: Session, after: str, cell: MeasuredScore) -> None:
     manifest = session.store.manifest(cell.task)
     backbone = session.models.backbones[manifest.environment.precision]
     now = current_environment(backbone.model.device, backbone.precision, backbone.attention)

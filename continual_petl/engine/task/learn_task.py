@@ -102,7 +102,7 @@ def learn_bank(
         ranks.fit(plan.name, request)
         _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
-    scores, answers = answer_splits(run)
+    scores, answers = predict_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
     parents = parents_of(session, plan) if start is None else start.taken.parents
     trained_as = run.training_attention
@@ -159,7 +159,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
             callback.on_task_start(session.watched, begun)
 
 
-def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
+def predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
     """Return the bank's scores and the summaries of its predictions, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
@@ -169,9 +169,9 @@ def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answe
         run.request.stop_here(
             f"before the {split} split of task {run.plan.name!r} was predicted; its progress is saved"
         )
-        found = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
-        scores[split] = score(learner, rows, found)
-        answers[split] = answered(learner, rows, found, references=keeps_rows)
+        outputs = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+        scores[split] = score(learner, rows, outputs)
+        answers[split] = answered(learner, rows, outputs, references=keeps_rows)
     return scores, answers
 
 

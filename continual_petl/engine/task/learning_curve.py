@@ -109,7 +109,9 @@ class LearningCurve(FitCurve):
     @override
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
         losses, scores = self._losses[num_losses:], self._scores[num_scores:]
-        return [LossPoint.model_validate(each) for each in losses], [ScorePoint.model_validate(each) for each in scores]
+        return [LossPoint.model_validate(loss) for loss in losses], [
+            ScorePoint.model_validate(score) for score in scores
+        ]
 
     @property
     def curve(self) -> Curve:

@@ -19,10 +19,10 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import (
-    answer_splits,
     certifying_probe,
     check_finite,
     commit_bank,
+    predict_splits,
     router_sums,
 )
 from continual_petl.engine.task_run import Clock, TaskRun
@@ -37,7 +37,7 @@ from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.store.verify.backbone_check import check_backbone
 from continual_petl.streams.batches.datamodule import TaskDataModule
-from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 
 
 def commit_trained(learner: ContinualLearner, data: TaskDataModule, run_dir: str | Path, *, wait: bool = False) -> None:
@@ -60,7 +60,7 @@ def commit_trained(learner: ContinualLearner, data: TaskDataModule, run_dir: str
             finish_committed(session, [], request, num_more=1)
             _check_new(session, data, fit)
             # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
-            store.write_stream(dump_stream(settled(fit.stream.spec.anchored())))
+            store.write_stream(dump_stream(without_unused_settings(fit.stream.spec.anchored())))
             store.write_backbone(session.models.backbones[learner.backbone.precision])
             learned = _certified(session, learner, data, fit, request)
             finish_task(session, task.name, [], commit_bank(session, learned), request)
@@ -178,7 +178,7 @@ def _certified(
         request=request,
         clock=Clock(),
     )
-    scores, answers = answer_splits(run)
+    scores, answers = predict_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed", "commits it")
     did = f"{counted(fit.steps, 'step')}, precision {fit.precision}"
     did += f", {fit.num_processes} processes" if fit.num_processes > 1 else ""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.digests import combined_digest
 from continual_petl.engine.checks.other_banks import banks_read, parents_of, shared_digest
@@ -202,7 +202,7 @@ def _plain(value: object) -> object:
 _VERSION = 1
 
 
-class _Begun(FrozenModel):
+class _Begun(StrictModel):
     """One task to be replaced."""
 
     settings: Digest
@@ -211,7 +211,7 @@ class _Begun(FrozenModel):
     """Position of the newest entry of the chain when the command began; later entries were committed by the command."""
 
 
-class _File(FrozenModel):
+class _File(StrictModel):
     format_version: Literal[1] = 1
     tasks: dict[str, _Begun]
 

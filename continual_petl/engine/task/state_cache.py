@@ -29,11 +29,11 @@ from continual_petl.banks.states_below import lowest_layer, states_below, why_no
 from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.engine.trainers import answering_trainer, quiet
+from continual_petl.engine.trainers import predicting_trainer, quiet
 from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner import TaskPlan
-from continual_petl.learner.frozen import cannot_cache_error, num_uses, why_not_kept
 from continual_petl.learner.memory import oom_reported
+from continual_petl.learner.prefix_cache import cannot_cache_error, num_uses, why_not_kept
 from continual_petl.learner.respond import STATES
 from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.store.certificate.environment import current_environment
@@ -145,7 +145,7 @@ def decide_state_cache(
 def trainer_device(session: Session) -> torch.device:
     """Return the device of the stream's Trainer."""
     with quiet():
-        device: torch.device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
+        device: torch.device = predicting_trainer(session.spec.trainer, session.folder).strategy.root_device
     return device
 
 
@@ -159,7 +159,7 @@ def _splits(data: TaskData, plan: TaskPlan, num_places: int) -> dict[Split, Kept
     """Return the splits for which a fit uses cached states; for generative kinds, only the training split."""
     training = plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
-    found: dict[Split, KeptSplit] = {
+    kept_splits: dict[Split, KeptSplit] = {
         "train": KeptSplit(
             rows=data.train,
             lengths=lengths,
@@ -169,7 +169,7 @@ def _splits(data: TaskData, plan: TaskPlan, num_places: int) -> dict[Split, Kept
     }
     if not kind_of(plan).generates:
         lengths = _lengths(data.validation, plan.kind, num_places)
-        found["validation"] = KeptSplit(
+        kept_splits["validation"] = KeptSplit(
             rows=data.validation,
             lengths=lengths,
             batches=evaluation_batches(
@@ -179,7 +179,7 @@ def _splits(data: TaskData, plan: TaskPlan, num_places: int) -> dict[Split, Kept
             ),
             train=False,
         )
-    return found
+    return kept_splits
 
 
 def _lengths(rows: TokenisedRows, kind: str, num_places: int) -> NDArray[np.int64]:

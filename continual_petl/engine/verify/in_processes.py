@@ -66,7 +66,7 @@ def check_links(
     progress: OnProgress | None,
 ) -> Iterator[TaskCheck]:
     """Yield the checks of learned tasks, with the chain's findings; tasks that were dropped meanwhile are left out."""
-    checks = check_together(
+    checks = check_in_processes(
         checker,
         [link.task for link in links],
         jobs=jobs,
@@ -78,7 +78,7 @@ def check_links(
             yield survey.placed(link, check)
 
 
-def check_together(
+def check_in_processes(
     checker: Checks,
     tasks: Sequence[str],
     *,

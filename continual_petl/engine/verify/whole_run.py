@@ -18,7 +18,7 @@ from continual_petl.engine.session import ProcessSettings, Session, other_seeds,
 from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
-from continual_petl.store.certificate.pin import check_files
+from continual_petl.store.certificate.pinned_backbone import check_files
 from continual_petl.store.inspect import OTHER_SEED, Inspection, failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.backbone_check import check_backbone
@@ -50,7 +50,7 @@ def verify_run(
         InputError: if the backbone needs remote code that the user has not allowed.
     """
     session.models.check_code()
-    session.models.look_again()
+    session.models.forget_digest()
     few = limit is None or _num_banks(session.store) <= limit
     checker = Checker(session, indexed=not few, data=data)
     survey = Inspection(checker.store)
@@ -72,12 +72,12 @@ def _num_banks(store: Store) -> int:
 
 def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Iterator[TaskCheck]:
     """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
-    pin, wrong = survey.pinned()
+    pinned, wrong = survey.pinned()
     wrong = [_of_stream(session, checker, survey, each) if each.task == "(stream.yaml)" else each for each in wrong]
     yield from survey.with_seed(wrong, session.spec.seed, differs=checker.other_seed)
     backbone, spec = checker.any_backbone, session.spec.backbone
-    if pin is not None and backbone is not None:
-        for problem in check_files(checker.store.pin_file, pin, spec.name, spec.revision, backbone):
+    if pinned is not None and backbone is not None:
+        for problem in check_files(checker.store.pin_file, pinned, spec.name, spec.revision, backbone):
             yield failed_check("(backbone)", problem)
 
 
@@ -93,7 +93,7 @@ def _of_stream(session: Session, checker: Checker, survey: Inspection, check: Ta
         differ = {task: keys for task, keys in settings_that_differ(session).items() if keys != ["seed"]}
         found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
     differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
-    return replace(check, findings=tuple(each.also(differs) for each in check.findings))
+    return replace(check, findings=tuple(finding.also(differs) for finding in check.findings))
 
 
 _OVERHEAD = 2**30

@@ -15,7 +15,7 @@ from continual_petl.export.adapterhub.bottleneck import bottlenecks
 from continual_petl.export.adapterhub.lowrank import factors, low_rank
 from continual_petl.export.adapterhub.parts import PLACES, HubAdapter, refused
 from continual_petl.export.adapterhub.prefix import prefixes
-from continual_petl.export.of_bank import check_bank
+from continual_petl.export.bank_formats import check_bank
 from continual_petl.export.subject import Subject
 
 _METHODS: Mapping[str, Callable[[Subject, str, Sequence[Modification]], list[HubAdapter]]] = {

@@ -61,9 +61,9 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         base: the name or path that the backbone is loaded from.
     """
     plan, family = subject.plan, str(subject.backbone.model.config.model_type)
-    found = poolings_of(family, kind_of(plan).adapters_head or "")
+    poolings = poolings_of(family, kind_of(plan).adapters_head or "")
     token = kind_of(plan).per_word
-    if not isinstance(subject.bank.head, LinearHead) or found is None or not (token or plan.pooling in found):
+    if not isinstance(subject.bank.head, LinearHead) or poolings is None or not (token or plan.pooling in poolings):
         return None
     if plan.pooling == "last" and not token and not ends_every_text(subject):
         return None

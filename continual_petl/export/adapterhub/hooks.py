@@ -72,7 +72,7 @@ def _bottlenecks(subject: Subject, config: dict[str, Any], name: str, layer: Lay
     sublayers: list[str] = [a.name for a in stack.attentions[:1]] if config["mh_adapter"] else []
     sublayers += [a.name for a in stack.attentions[1:]] if config["cross_adapter"] else []
     sublayers += ["ffn"] if config["output_adapter"] else []
-    found: list[Any] = []
+    bottlenecks: list[Any] = []
     for sublayer in sublayers:
         part = stack.ffn if sublayer == "ffn" else attention_of(layer, sublayer)
         first = subject.bank.sites.into(layer)[0] if sublayer == "ffn" else attention_of(layer, sublayer).query
@@ -82,9 +82,9 @@ def _bottlenecks(subject: Subject, config: dict[str, Any], name: str, layer: Lay
             raise KeyError(f"{path}.adapter_down.0.weight")
         norm = model.get_submodule(layer.full(part.norm))
         read: list[Tensor] = []
-        found.append((model.get_submodule(layer.full(first.path)), _recording(read)))
-        found.append((model.get_submodule(layer.full(part.result)), _bottleneck(config, down, up, norm, read)))
-    return found
+        bottlenecks.append((model.get_submodule(layer.full(first.path)), _recording(read)))
+        bottlenecks.append((model.get_submodule(layer.full(part.result)), _bottleneck(config, down, up, norm, read)))
+    return bottlenecks
 
 
 _LEAVES = ("adapter_down.0", "adapter_up")
@@ -130,18 +130,18 @@ def _loras(subject: Subject, config: dict[str, Any], name: str, layers: list[Lay
                     parts.append(projection.part)
         paths |= {inner_path(sites, layer): (1, [0])} if config["intermediate_lora"] else {}
         paths |= {layer.full(layer.stack.ffn.out): (1, [0])} if config["output_lora"] else {}
-    found = []
+    loras = []
     for path, (num_parts, parts) in paths.items():
         start = f"{path.removeprefix(sites.base)}.loras.{name}"
         changed_O = _grouped(sites.module_width(path).out, num_parts, parts)
         if config["composition_mode"] == "scale":
             factors_O = torch.ones(sites.module_width(path).out, device=model.device)
             factors_O[changed_O] = config["alpha"] * take(f"{start}.lora_B").flatten()
-            found.append((model.get_submodule(path), _scaling(factors_O)))
+            loras.append((model.get_submodule(path), _scaling(factors_O)))
         else:
             matrices = take(f"{start}.lora_A"), take(f"{start}.lora_B")
-            found.append((model.get_submodule(path), _adding(*matrices, config["alpha"] / config["r"], changed_O)))
-    return found
+            loras.append((model.get_submodule(path), _adding(*matrices, config["alpha"] / config["r"], changed_O)))
+    return loras
 
 
 def _grouped(width: int, num_parts: int, parts: list[int]) -> Tensor:
@@ -180,19 +180,19 @@ def _prefixes(
             places.setdefault(at, []).append((layer, attention.name))
     row = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated"}
     modification = Modification.model_validate(row | {"length": config["prefix_length"]})
-    found: dict[nn.Module, list[PrefixPlacement]] = {}
+    prefixes: dict[nn.Module, list[PrefixPlacement]] = {}
     for at, members in places.items():
         states = prefix_states(config, f"{POOL}.{name}.{at}", len(members), model.config.num_attention_heads, take)
         for (layer, attention_name), (keys, values) in zip(members, states, strict=True):
             module = model.get_submodule(layer.full(attention_of(layer, attention_name).module))
-            found[module] = [PrefixPlacement(modification, layer, attention_name, keys, values, 1.0)]
-    return found
+            prefixes[module] = [PrefixPlacement(modification, layer, attention_name, keys, values, 1.0)]
+    return prefixes
 
 
 def prefix_states(
     config: dict[str, Any], path: str, num_layers: int, num_heads: int, take: Take
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the keys (L, K) and values (L, K) of every layer with one kind of attention.
+    """Return the keys (L, K) and values (L, K) of every layer with one type of attention.
 
     Args:
         config: the configuration.

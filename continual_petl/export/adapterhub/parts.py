@@ -12,9 +12,9 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Placement
-from continual_petl.export.of_bank import without_method
+from continual_petl.export.bank_formats import without_method
+from continual_petl.export.format_names import CannotExpressError
 from continual_petl.export.subject import Subject
-from continual_petl.export.words import CannotExpressError
 
 VERSION = "adapters.1.3.0"
 _BERT = {"self": "attention.output.adapters", "ffn": "output.adapters"}

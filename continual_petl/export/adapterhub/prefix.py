@@ -1,4 +1,4 @@
-"""Prefixes as `adapters` 1.3 stores them, flat: one vector for each kind of attention (``methods/prefix_tuning.py``).
+"""Prefixes as `adapters` 1.3 stores them, flat: one vector for each type of attention (``methods/prefix_tuning.py``).
 
 A pool in the base model holds the vector ``control_trans`` of length ``L 2 T K``: for each virtual token, the keys of the
 first layer, its values, the keys of the second layer, and so on. The pool's forward pass views it as (L, 2 T, heads,
@@ -48,8 +48,10 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
     if why is not None:
         raise refused(subject, why)
     parts: dict[str, list[Tensor]] = {}
-    for each in subject.bank.prefixes():
-        parts.setdefault(location_of(subject.bank.sites, each.layer, each.name), []).extend((each.keys, each.values))
+    for prefix in subject.bank.prefixes():
+        parts.setdefault(location_of(subject.bank.sites, prefix.layer, prefix.name), []).extend(
+            (prefix.keys, prefix.values)
+        )
     config = {
         "architecture": "prefix_tuning",
         "encoder_prefix": True,
@@ -90,7 +92,7 @@ def why_no_prefix(backbone: Backbone) -> str | None:
 
 
 def location_of(sites: Sites, layer: Layer, attention: str) -> str:
-    """Return the name that the prefix pool of `adapters` uses for this kind of attention."""
+    """Return the name that the prefix pool of `adapters` uses for this type of attention."""
     if sites.anatomy.family == "distilbert":
         return "self"
     if attention != layer.stack.attentions[0].name:

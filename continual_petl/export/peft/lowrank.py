@@ -22,9 +22,9 @@ from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.decomposed import Decomposed
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of, rows_of
+from continual_petl.export.format_names import CannotExpressError
 from continual_petl.export.peft.adapter import Adapter, Names, by_module
 from continual_petl.export.subject import Subject
-from continual_petl.export.words import CannotExpressError
 
 
 @torch.no_grad()

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.export.format_names import CannotExpressError
 from continual_petl.export.peft.adapter import Adapter, Names
 from continual_petl.export.subject import Subject
-from continual_petl.export.words import CannotExpressError
 
 _PLAIN_ROTATIONS = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length of the text."""
@@ -67,7 +67,7 @@ def prefix(subject: Subject, names: Names) -> Adapter:
     """Return the prefixes of a bank that modifies nothing else.
 
     Raises:
-        InputError: if the model's positions are not rotary, or not all layers have the same kind of prefix.
+        InputError: if the model's positions are not rotary, or not all layers have the same type of prefix.
     """
     backbone, found = subject.backbone, subject.bank.prefixes()
     config: Any = backbone.model.config

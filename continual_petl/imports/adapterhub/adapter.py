@@ -10,7 +10,8 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.parts import PLACES
-from continual_petl.export.adapterhub.restated import adapterhub_computed
+from continual_petl.export.adapterhub.reimplemented import adapterhub_computed
+from continual_petl.imports.adapter_folder import AdapterFiles
 from continual_petl.imports.adapterhub.bottleneck import bottlenecks
 from continual_petl.imports.adapterhub.config import (
     BottleneckConfig,
@@ -21,10 +22,9 @@ from continual_petl.imports.adapterhub.config import (
 from continual_petl.imports.adapterhub.lowrank import factors, low_rank
 from continual_petl.imports.adapterhub.part import Part, joined
 from continual_petl.imports.adapterhub.prefix import prefixes, without_copies
-from continual_petl.imports.files import AdapterFiles
 from continual_petl.imports.head import ImportedHead, find_head, kind_of_adapter
 from continual_petl.imports.imported import Imported
-from continual_petl.imports.places import layer_range
+from continual_petl.imports.target_modules import layer_range
 from continual_petl.kind import find_kind
 
 

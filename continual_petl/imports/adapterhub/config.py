@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.banks.config.spec import Activation
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.bottleneck import ACTIVATIONS
@@ -19,7 +19,7 @@ _Layers = Annotated[tuple[Annotated[int, Field(strict=True, ge=0)], ...], Field(
 _Flag = Annotated[bool, Field(strict=True)]
 
 
-class HubConfig(FrozenModel):
+class HubConfig(StrictModel):
     """The outer options of an adapter."""
 
     config: dict[str, Any]
@@ -31,7 +31,7 @@ class HubConfig(FrozenModel):
     version: _Text | None = None
 
 
-class BottleneckConfig(FrozenModel):
+class BottleneckConfig(StrictModel):
     """The options of bottlenecks, with the defaults of `BnConfig`; other options are refused if they are set."""
 
     mh_adapter: _Flag
@@ -54,7 +54,7 @@ class BottleneckConfig(FrozenModel):
         return found
 
 
-class LoraConfig(FrozenModel):
+class LoraConfig(StrictModel):
     """The options of LoRA and IA3, with the defaults of `LoRAConfig`."""
 
     architecture: Literal["lora"]
@@ -78,7 +78,7 @@ class LoraConfig(FrozenModel):
         return self
 
 
-class PrefixConfig(FrozenModel):
+class PrefixConfig(StrictModel):
     """The options of prefixes, with the defaults of `PrefixTuningConfig`."""
 
     architecture: Literal["prefix_tuning"]
@@ -146,8 +146,8 @@ def _method(config: Mapping[str, Any]) -> MethodConfig:
             f"adapter_config.json: key config.architecture: got {repr(kind)[:200]}, but only bottlenecks, lora, "
             "prefix_tuning and unions of these can be imported."
         )
-    found: MethodConfig = _read(cls, config, _WITHOUT_EFFECT | {"architecture"})
-    return found
+    method_config: MethodConfig = _read(cls, config, _WITHOUT_EFFECT | {"architecture"})
+    return method_config
 
 
 def _read(cls: type[Any], content: Mapping[str, Any], passive: set[str]) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.head import poolings_of
 
@@ -17,7 +17,7 @@ _Text = Annotated[str, Field(max_length=1000)]
 _Labels = Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=100_000)]
 
 
-class _Head(FrozenModel):
+class _Head(StrictModel):
     """The options of a head that has a ``config``; other options are refused if they are set."""
 
     head_type: Literal["classification", "multilabel_classification", "tagging"]

@@ -1,6 +1,6 @@
 """A `peft` adapter as a bank: its files are translated, and the bank's outputs are compared with what peft computes.
 
-The comparison uses `continual_petl.export.peft.restated`, which reads the adapter's tensors as they are, so it detects
+The comparison uses `continual_petl.export.peft.reimplemented`, which reads the adapter's tensors as they are, so it detects
 mistakes in the translation.
 """
 
@@ -15,10 +15,10 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
 from continual_petl.export.compare import Compute
 from continual_petl.export.peft.adapter import Names
-from continual_petl.export.peft.restated import START, computed, split_tensors
+from continual_petl.export.peft.reimplemented import START, computed, split_tensors
 from continual_petl.export.subject import Subject
+from continual_petl.imports.adapter_folder import AdapterFiles
 from continual_petl.imports.draft import Draft
-from continual_petl.imports.files import AdapterFiles
 from continual_petl.imports.head import ImportedHead, find_head, kind_of_adapter
 from continual_petl.imports.imported import Imported
 from continual_petl.imports.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
 
 METHODS = ("LORA", "IA3", "LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
@@ -25,7 +25,7 @@ _Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class PeftConfig(FrozenModel):
+class PeftConfig(StrictModel):
     """The options of an adapter that matter here, with peft's defaults."""
 
     peft_type: _Text

@@ -1,6 +1,6 @@
 """LoRA and DoRA of `peft` as modifications of a bank: the reverse of `continual_petl.export.peft.lowrank`.
 
-A bank has one rank and one set of layers for each kind of projection, while peft may have different ones for every module.
+A bank has one rank and one set of layers for each type of projection, while peft may have different ones for every module.
 Smaller ranks are padded with zeros, and projections that the adapter does not change get zero matrices: both add exact
 zeros. Factors that differ become learned factors of the bank; a bank with magnitudes has no learned factors, so there they
 are multiplied into B.
@@ -29,7 +29,7 @@ from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put
 from continual_petl.imports.peft.config import PeftConfig, factor
-from continual_petl.imports.places import LOW_RANK, Place, check_known, layer_range, places
+from continual_petl.imports.target_modules import LOW_RANK, TargetModule, check_known, layer_range, target_modules
 
 Parts = dict[str, Tensor]
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
@@ -61,7 +61,7 @@ def low_rank(
     Raises:
         InputError: if a module is not a projection, or its tensors have the wrong shape.
     """
-    every = places(sites, LOW_RANK)
+    every = target_modules(sites, LOW_RANK)
     check_known(changed, {place.path for place in every}, "low-rank changes of the projections in the layers")
     found: dict[tuple[Site, str, int], _Change] = {}
     for place in every:
@@ -83,7 +83,7 @@ def low_rank(
     return Draft(spec, fill)
 
 
-def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place: Place) -> _Change | None:
+def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place: TargetModule) -> _Change | None:
     """Return the change at a place; None if a fused module changes nothing there."""
     expected = {A, B} | ({MAGNITUDE} if config.use_dora else set())
     if parts.keys() != expected or parts[A].ndim != 2 or parts[B].ndim != 2 or parts[A].shape[0] != parts[B].shape[1]:

@@ -14,7 +14,7 @@ from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put
 from continual_petl.imports.peft.config import PeftConfig, matches
-from continual_petl.imports.places import FACTORS, check_known, layer_range, norms_of, places
+from continual_petl.imports.target_modules import FACTORS, check_known, layer_range, norms_of, target_modules
 
 FACTOR = "ia3_l"
 
@@ -29,7 +29,7 @@ def factors(
         InputError: if a bank does not multiply the states of a module, or multiplies its inputs where the adapter
             multiplies its outputs, or the other way round.
     """
-    every = places(sites, FACTORS)
+    every = target_modules(sites, FACTORS)
     check_known(
         changed, {place.path for place in every}, "factors of keys, values and the inputs of the FFN's last layer"
     )

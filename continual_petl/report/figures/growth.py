@@ -25,7 +25,7 @@ def in_words(facts: RunFacts) -> str:
 
 def copy_bytes(facts: RunFacts) -> list[int]:
     """Return for each task the size of a backbone copy, in the precision that the task was learned in."""
-    size = 0 if facts.pin is None else facts.pin.num_parameters
+    size = 0 if facts.pinned is None else facts.pinned.num_parameters
     return [size * BYTES_OF_A_PARAMETER[task.precision] for task in facts.tasks]
 
 

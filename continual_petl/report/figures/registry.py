@@ -127,9 +127,9 @@ class Figures(Mapping[str, "go.Figure"]):
 
 def figures_of_run(facts: RunFacts) -> Figures:
     """Return the figures on the page of a run; none before its first task."""
-    return Figures({each.name: each.draw(facts) for each in run_figures()} if facts.tasks else {})
+    return Figures({figure.name: figure.draw(facts) for figure in run_figures()} if facts.tasks else {})
 
 
 def figures_of_task(task: TaskFacts) -> Figures:
     """Return the figures in the details of a task; none without a history."""
-    return Figures({each.name: each.draw(task) for each in task_figures()})
+    return Figures({figure.name: figure.draw(task) for figure in task_figures()})

@@ -17,8 +17,8 @@ from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
-from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Card, Table, TableCell, inside_script, shown
+from continual_petl.report.page.templates import templates
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples

@@ -50,7 +50,7 @@ def half_learned(facts: RunFacts) -> list[Section]:
 
 def _figures(facts: RunFacts, section: str) -> list[Shown]:
     """Return the registered figures of a section."""
-    return shown((each for each in run_figures() if each.section == section), facts)
+    return shown((figure for figure in run_figures() if figure.section == section), facts)
 
 
 def scores(facts: RunFacts) -> Section:

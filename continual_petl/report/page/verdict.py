@@ -75,11 +75,11 @@ def _lines(facts: RunFacts) -> list[str]:
 
 def backbone_in_words(facts: RunFacts) -> str:
     """Describe the backbone: name, size and digest."""
-    if facts.pin is None:
+    if facts.pinned is None:
         return "Backbone: not known yet."
-    revision = f", revision {facts.pin.revision}" if facts.pin.revision else ""
-    size = f"{facts.pin.num_parameters:,} parameters"
-    return f"Backbone: {facts.pin.name}{revision} ({size}, digest {facts.pin.digest[:16]})."
+    revision = f", revision {facts.pinned.revision}" if facts.pinned.revision else ""
+    size = f"{facts.pinned.num_parameters:,} parameters"
+    return f"Backbone: {facts.pinned.name}{revision} ({size}, digest {facts.pinned.digest[:16]})."
 
 
 def half_learned_in_words(task: str, at: Position | None) -> str:

@@ -1,7 +1,7 @@
 """The chain: certificates and tombstones in the order they were written, each naming its predecessor.
 
 Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. The chain alone cannot show that
-its newest entries were all cut off: `continual_petl.store.folder.missing` detects that by comparing it with
+its newest entries were all cut off: `continual_petl.store.folder.missing_entries` detects that by comparing it with
 ``results.jsonl``. Anyone who has noted the newest entry's seal can detect this too.
 """
 
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
+from continual_petl.banks.config.descriptions import in_short, in_words
 from continual_petl.banks.config.presets import preset_of
-from continual_petl.banks.config.words import in_short, in_words
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tombstone import Removed, Tombstone
 from continual_petl.store.certificate.values import Digest, Index
 
 
-class Link(FrozenModel, strict=True):
+class Link(StrictModel, strict=True):
     """What the chain and lists of tasks need to know about an entry; much smaller than a manifest."""
 
     index: Index
@@ -240,7 +240,7 @@ class MainLine:
         found, left = [], [link]
         while left:
             place = left.pop()
-            followers = [each for each in self.followers(place) if each is not without]
+            followers = [follower for follower in self.followers(place) if follower is not without]
             left += followers
             found += [] if followers else [place]
         return found

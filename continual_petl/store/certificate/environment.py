@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl._version import VERSION
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SWITCHES = (
 """Environment variables that change the arithmetic of the libraries used by torch."""
 
 
-class Environment(FrozenModel):
+class Environment(StrictModel):
     """Software and hardware. The same environment gives the same bits; in another, outputs may differ by rounding."""
 
     python: str
@@ -123,9 +123,9 @@ def _processor() -> str:
 def _switches() -> list[str]:
     import torch
 
-    found = [f"{name}={os.environ[name]}" for name in SWITCHES if os.environ.get(name)]
+    switches = [f"{name}={os.environ[name]}" for name in SWITCHES if os.environ.get(name)]
     if torch.get_float32_matmul_precision() != "highest":
-        found.append(f"float32_matmul_precision={torch.get_float32_matmul_precision()}")
+        switches.append(f"float32_matmul_precision={torch.get_float32_matmul_precision()}")
     if not torch.backends.mkldnn.enabled:
-        found.append("mkldnn=off")
-    return found
+        switches.append("mkldnn=off")
+    return switches

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import HISTORY, Manifest
 from continual_petl.store.certificate.values import Index
@@ -25,7 +25,7 @@ CURVE = "curve.json"
 """File with the learning curves of a fit in progress, in the task's progress folder."""
 
 
-class LossPoint(FrozenModel):
+class LossPoint(StrictModel):
     """Mean training loss over a range of batches."""
 
     step: Index
@@ -34,7 +34,7 @@ class LossPoint(FrozenModel):
     """None if it was not finite."""
 
 
-class ScorePoint(FrozenModel):
+class ScorePoint(StrictModel):
     """Scores on the validation split at the end of an epoch."""
 
     step: Index
@@ -44,7 +44,7 @@ class ScorePoint(FrozenModel):
     """Scores by name; undefined ones (such as the correlation of constant predictions) are left out."""
 
 
-class Confusion(FrozenModel):
+class Confusion(StrictModel):
     """Confusion matrix: how often each label was predicted for rows (or words) with each true label."""
 
     type: Literal["confusion"] = "confusion"
@@ -54,7 +54,7 @@ class Confusion(FrozenModel):
     """Number of rows or words in cells that were left out."""
 
 
-class Points(FrozenModel):
+class Points(StrictModel):
     """Regression targets and the predicted values."""
 
     type: Literal["points"] = "points"
@@ -62,7 +62,7 @@ class Points(FrozenModel):
     """(true, predicted) for rows evenly spaced over the split; None if a prediction is not finite."""
 
 
-class PerLabel(FrozenModel):
+class PerLabel(StrictModel):
     """For each label of a multilabel task, how often it was predicted correctly, wrongly, or missed."""
 
     type: Literal["per label"] = "per label"
@@ -70,7 +70,7 @@ class PerLabel(FrozenModel):
     """(true positives, false positives, false negatives), in the order of the labels."""
 
 
-class Sample(FrozenModel):
+class Sample(StrictModel):
     """One generated text."""
 
     row: Index
@@ -80,7 +80,7 @@ class Sample(FrozenModel):
     """The reference text; kept only if the stream keeps real rows (``probe: validation``)."""
 
 
-class Samples(FrozenModel):
+class Samples(StrictModel):
     """Some generated texts, for rows evenly spaced over the split."""
 
     type: Literal["samples"] = "samples"
@@ -90,7 +90,7 @@ class Samples(FrozenModel):
 Answered = Annotated[Confusion | Points | PerLabel | Samples, Field(discriminator="type")]
 
 
-class Curve(FrozenModel):
+class Curve(StrictModel):
     """Learning curves of a fit."""
 
     losses: tuple[LossPoint, ...]
@@ -99,7 +99,7 @@ class Curve(FrozenModel):
     """One point for each validation."""
 
 
-class History(FrozenModel):
+class History(StrictModel):
     """A task's learning curves and a summary of its bank's predictions."""
 
     format_version: Literal[1] = 1

@@ -19,7 +19,15 @@ from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
 from continual_petl.kind import kind_code, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.environment import Environment
-from continual_petl.store.certificate.values import Digest, Index, Origin, Parent, SplitScores, Start, TensorEntry
+from continual_petl.store.certificate.values import (
+    BankReference,
+    Digest,
+    Index,
+    Origin,
+    SplitScores,
+    Start,
+    TensorEntry,
+)
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 
 FORMAT_VERSION = 2
@@ -40,13 +48,13 @@ FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 class LearnedTask(TaskPlan):
     """A plan, and what is known once the task has been learned and its bank scored; see `Manifest`."""
 
-    parent: Parent | None = None
+    parent: BankReference | None = None
     """The bank that this one started as a copy of, if any."""
     start: Start | None = None
     """With ``start_from: auto``, the starting points that were tried; with an average, its weights."""
     origin: Origin | None = None
     """Where the bank comes from, if no run trained it: files of another library, or a Trainer of the user's own."""
-    reads: tuple[Parent, ...] = ()
+    reads: tuple[BankReference, ...] = ()
     """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
     """Maximum tokens per row; 0 if the backbone reads images."""

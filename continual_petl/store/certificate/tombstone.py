@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import PrivateAttr, ValidationError, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import make_folder
@@ -22,7 +22,7 @@ from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, wri
 from continual_petl.streams.schema.field_types import Name
 
 
-class Removed(FrozenModel):
+class Removed(StrictModel):
     """The dropped entry."""
 
     index: Index
@@ -31,7 +31,7 @@ class Removed(FrozenModel):
     predecessor: Digest | None
 
 
-class Tombstone(FrozenModel):
+class Tombstone(StrictModel):
     """One entry that was dropped from the run."""
 
     format_version: Literal[2] = 2

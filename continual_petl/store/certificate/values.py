@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.digests import content_digest
 from continual_petl.streams.schema.field_types import Name
 
@@ -42,7 +42,7 @@ Dtype = Literal[
 """Dtypes that a store may contain."""
 
 
-class TensorEntry(FrozenModel):
+class TensorEntry(StrictModel):
     """One stored tensor."""
 
     dtype: Dtype
@@ -50,7 +50,7 @@ class TensorEntry(FrozenModel):
     digest: Digest
 
 
-class Parent(FrozenModel):
+class BankReference(StrictModel):
     """A bank that another bank was initialised from, or reads."""
 
     task: Name
@@ -58,7 +58,7 @@ class Parent(FrozenModel):
     """Digest of all its tensors together."""
 
 
-class SplitScores(FrozenModel):
+class SplitScores(StrictModel):
     """Scores on one split, with a digest of the predictions they are based on."""
 
     num_examples: Index
@@ -99,7 +99,7 @@ def as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
 Text = Annotated[str, Field(max_length=1000)]
 
 
-class Origin(FrozenModel):
+class Origin(StrictModel):
     """Another library, whose files a bank was imported from, or a Trainer of the user's own."""
 
     format: Literal["peft", "adapters", "trainer"]
@@ -124,10 +124,10 @@ class Origin(FrozenModel):
         )
 
 
-class StartCandidate(FrozenModel):
+class StartCandidate(StrictModel):
     """One of the starting points that were tried."""
 
-    parents: tuple[Parent, ...] = ()
+    parents: tuple[BankReference, ...] = ()
     """The bank that is copied, or the banks that are averaged; empty for a fresh bank."""
     weights: tuple[float, ...] = ()
     """Weight of each averaged bank."""
@@ -149,7 +149,7 @@ class StartCandidate(FrozenModel):
         return f"a copy of {names[0]}" if names else "a fresh bank"
 
 
-class Start(FrozenModel):
+class Start(StrictModel):
     """What a bank started from: the starting points that were tried, and the one that was taken."""
 
     num_steps: Index
@@ -174,7 +174,7 @@ class Start(FrozenModel):
     @property
     def gain(self) -> float | None:
         """Score from the starting point that was taken minus the score from a fresh bank, both after the short fit."""
-        fresh = next((each.score for each in self.candidates if not each.parents), None)
+        fresh = next((candidate.score for candidate in self.candidates if not candidate.parents), None)
         return None if fresh is None or self.taken.score is None else self.taken.score - fresh
 
     @property
@@ -183,6 +183,7 @@ class Start(FrozenModel):
         if len(self.candidates) == 1:
             return self.taken.in_words
         scores = ", ".join(
-            f"{each.in_words} {'diverged' if each.score is None else f'{each.score:.4f}'}" for each in self.candidates
+            f"{candidate.in_words} {'diverged' if candidate.score is None else f'{candidate.score:.4f}'}"
+            for candidate in self.candidates
         )
         return f"{self.taken.in_words}; validation scores after {self.num_steps:,} steps: {scores}"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from continual_petl.errors import StoreError
 from continual_petl.store.files.atomic import json_bytes
 
-Signature = tuple[int, int, int, int]
+Stamp = tuple[int, int, int, int]
 """Inode, modification time, size and change time, with times in nanoseconds; the change time cannot be forged."""
 
 MAX_JSON_BYTES = 64 * 2**20
@@ -46,7 +46,7 @@ def entries(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def listing(folder: Path | str, look: Callable[[str], object]) -> object:
+def listing(folder: Path | str, stamp: Callable[[str], object]) -> object:
     """Return a value that changes whenever a folder in the store does: its inode, and ``look(path)`` for each of its entries.
 
     Never raises: a folder that cannot be listed has a different value from one that can. A thousand bank folders take about
@@ -55,7 +55,7 @@ def listing(folder: Path | str, look: Callable[[str], object]) -> object:
     try:
         inode = os.lstat(folder).st_ino
         with os.scandir(folder) as found:
-            return inode, {entry.name: look(entry.path) for entry in found if not entry.name.startswith(".")}
+            return inode, {entry.name: stamp(entry.path) for entry in found if not entry.name.startswith(".")}
     except OSError as error:
         return error.errno
 
@@ -210,7 +210,7 @@ def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None
     return (lines[-1] if lines else None), behind
 
 
-def signature_of(path: Path | str) -> Signature:
+def stamp_of(path: Path | str) -> Stamp:
     """Return a value that distinguishes a file or folder from another at the same path; zeros if there is none."""
     try:
         status = os.lstat(path)

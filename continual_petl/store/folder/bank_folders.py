@@ -20,7 +20,7 @@ from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest, read_manifest
 from continual_petl.store.certificate.tombstone import Tombstone, read_tombstone
-from continual_petl.store.files.reading import Signature, entries, refuse_link, signature_of
+from continual_petl.store.files.reading import Stamp, entries, refuse_link, stamp_of
 from continual_petl.store.folder.index import Entries, Entry, add_to_index, index_file, read_index, write_index
 from continual_petl.store.folder.results_file import was_committed
 
@@ -58,7 +58,7 @@ class BankFolders:
         """The content of the index; None until it is read."""
         self._noted = False
         """Whether the index is up to date."""
-        self._tombstones: dict[Path, tuple[Signature, Tombstone]] = {}
+        self._tombstones: dict[Path, tuple[Stamp, Tombstone]] = {}
 
     def live(self) -> list[Link]:
         """Return the links of the live banks (neither replaced nor dropped), in the order they were learned."""
@@ -107,7 +107,7 @@ class BankFolders:
 
     def tombstone(self, path: Path) -> Tombstone:
         """Return one tombstone; it is read again only if the file has changed."""
-        signature = signature_of(path)
+        signature = stamp_of(path)
         if path not in self._tombstones or self._tombstones[path][0] != signature:
             self._tombstones[path] = (signature, read_tombstone(path))
         return self._tombstones[path][1]
@@ -117,7 +117,7 @@ class BankFolders:
         return self._entry(task)[1]
 
     def _entry(self, task: str) -> Entry:
-        signature = signature_of(f"{self.banks}/{task}/bank.json")
+        signature = stamp_of(f"{self.banks}/{task}/bank.json")
         known = self._known(task)
         if known is not None and known[0] == signature:
             return known
@@ -130,7 +130,7 @@ class BankFolders:
         self.link(task)
         manifest = self._in_use.get(task)
         if manifest is None:
-            return self._read(task, signature_of(self.bank_folder(task) / "bank.json"))[0]
+            return self._read(task, stamp_of(self.bank_folder(task) / "bank.json"))[0]
         self._keep(manifest)
         return manifest
 
@@ -140,7 +140,7 @@ class BankFolders:
         while len(self._manifests) > self._max_manifests:
             self._manifests.popitem(last=False)
 
-    def _read(self, task: str, signature: Signature) -> tuple[Manifest, Entry]:
+    def _read(self, task: str, signature: Stamp) -> tuple[Manifest, Entry]:
         path = self.bank_folder(task) / "bank.json"
         refuse_link(path.parent)
         if os.path.isfile(path.parent):
@@ -211,4 +211,4 @@ class BankFolders:
 
     def num_bytes(self, task: str) -> int:
         """Return the size on disk of one learned task in bytes, certificate included."""
-        return sum(signature_of(path)[2] for path in entries(self.bank_folder(task)))
+        return sum(stamp_of(path)[2] for path in entries(self.bank_folder(task)))

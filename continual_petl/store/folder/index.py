@@ -22,7 +22,7 @@ from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.files.atomic import line_bytes
-from continual_petl.store.files.reading import Signature, parse_json, read_file
+from continual_petl.store.files.reading import Stamp, parse_json, read_file
 from continual_petl.store.files.sealed import SEAL, seal_of
 
 MAX_BYTES = 128 * 2**20
@@ -34,7 +34,7 @@ _NAMES = {"task": "task", "index": "index", "certificate": "seal", "predecessor"
 _KEYS = _NAMES.keys() | {"version", "release", "file", "summary"}
 _SUMMARY = Link.model_fields.keys() - set(_NAMES.values()) - {"tombstone", "lost", "aside"}
 
-Entry = tuple[Signature, Link]
+Entry = tuple[Stamp, Link]
 """Identity of the manifest file that a link was read from, and the link."""
 Entries = dict[str, Entry]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.values import Index
@@ -161,7 +161,7 @@ POSITION = "position.json"
 _VERSION = 1
 
 
-class Position(FrozenModel):
+class Position(StrictModel):
     """The position of a fit when its checkpoint was written."""
 
     checkpoint: str

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._strict_model import StrictModel
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
@@ -27,7 +27,7 @@ from continual_petl.streams.schema.field_types import Name
 Status = Literal["measured", "certified", "not measured"]
 
 
-class Cell(FrozenModel):
+class MeasuredScore(StrictModel):
     """One cell of the result matrix."""
 
     task: Name
@@ -42,7 +42,7 @@ class Cell(FrozenModel):
     status: Status
 
 
-class RoutedCell(FrozenModel):
+class RoutedCell(StrictModel):
     """How a task's rows were predicted without a task name."""
 
     task: Name
@@ -65,19 +65,19 @@ class RoutedCell(FrozenModel):
     """Number of correct predictions that remain if unknown rows get no prediction."""
 
 
-class RowLine(FrozenModel):
+class RowLine(StrictModel):
     """A row of the result matrix: the scores on the tasks so far, after one more was learned."""
 
     type: Literal["row"] = "row"
     after: Name
     index: Index
     """Position of ``after`` in the chain."""
-    cells: tuple[Cell, ...]
+    cells: tuple[MeasuredScore, ...]
     routed: tuple[RoutedCell, ...] = ()
     """How the rows of the measured tasks were predicted without a task name."""
 
 
-class TaskLine(FrozenModel):
+class TaskLine(StrictModel):
     """A finished task: it is learned, committed and measured, and its callbacks have run."""
 
     type: Literal["task"] = "task"
@@ -101,9 +101,9 @@ Line = RowLine | TaskLine
 _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
 
 
-def cell_of(manifest: Manifest, value: float | None, status: Status) -> Cell:
+def cell_of(manifest: Manifest, value: float | None, status: Status) -> MeasuredScore:
     """Return the cell of a learned task, with the score that its bank has now or that its certificate holds."""
-    return Cell(
+    return MeasuredScore(
         task=manifest.task,
         index=manifest.index,
         split=manifest.counted_split,

@@ -11,7 +11,7 @@ import hashlib
 from continual_petl.errors import StoreError
 from continual_petl.store.files.reading import read_file
 from continual_petl.store.folder.bank_folders import BankFolders
-from continual_petl.streams.stream_file.bounds import MAX_BYTES
+from continual_petl.streams.stream_file.size_limits import MAX_BYTES
 
 _MARK = b"# SHA-256 of the lines above: "
 _NUM_BYTES = len(_MARK) + 64 + 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged, Finding, TaskCheck
-from continual_petl.store.parents import check_parents
+from continual_petl.store.dependencies import check_dependencies
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe_file import stored_probe
 
@@ -32,23 +32,23 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     findings: list[Finding] = []
     try:
         if probe and backbone is not None:
-            from continual_petl.store.verify.answer_probe import (
-                answer_probe,  # imports transformers, which digests do not need
+            from continual_petl.store.verify.compare_probe import (
+                compare_probe,  # imports transformers, which digests do not need
             )
 
-            difference, how, findings = answer_probe(store, task, backbone)
+            difference, how, findings = compare_probe(store, task, backbone)
         else:
             stored_probe(store, task)
             store.stored_tensors(task)
     except Damaged as damage:
         findings = [damage.finding]
         if probe and backbone is not None and damage.tensors:
-            from continual_petl.store.verify.answer_probe import with_effect
+            from continual_petl.store.verify.compare_probe import with_effect
 
             findings = [with_effect(store, task, backbone, damage)]
     except StoreError as error:
         findings = [Finding(message=str(error))]
-    others: tuple[Callable[[str], object], ...] = (partial(check_parents, store), store.router_sums, store.history)
+    others: tuple[Callable[[str], object], ...] = (partial(check_dependencies, store), store.router_sums, store.history)
     for read in others:
         try:
             read(task)

@@ -51,7 +51,7 @@ def bf16_ratio(device: str) -> float:
 
 
 def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
-    """Return the settings to try: the defaults first, then tuned settings with both kinds of attention and all precisions.
+    """Return the settings to try: the defaults first, then tuned settings with both types of attention and all precisions.
 
     Tuned means the fused optimizer and no backbone dropout (drawing random numbers takes time, and ours has no dropout). On a
     GPU, compiled layers and a CUDA graph are tried too, in bfloat16 with sdpa attention.

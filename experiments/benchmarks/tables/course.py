@@ -14,9 +14,9 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.growing import Cost, many_tasks
 from experiments.benchmarks.growth import SAMPLE, learn_many, opened_in_turns, switch_seconds
 from experiments.benchmarks.markdown import grid, number, percent
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.slope import slope
-from experiments.benchmarks.task import give_tokenizer
 
 NAME = "ours, learn task k"
 FEW, MANY = 10, 1_000

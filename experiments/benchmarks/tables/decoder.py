@@ -17,8 +17,8 @@ from experiments.benchmarks import decoder
 from experiments.benchmarks.alternate import Candidate, alternate, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.real_task import needs_rows
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import needs_rows
 from experiments.studies.random_seq2seq import TASKS, texts
 
 PLAIN = "rows of similar length"

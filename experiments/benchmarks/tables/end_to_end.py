@@ -25,8 +25,8 @@ from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer
 from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
 from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.real_task import RealTask, real_task
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import RealTask, real_task
 
 TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
 TARGET_TIME = 1.0
@@ -88,7 +88,7 @@ def measure(bench: Bench) -> Measured:
             "tried": tried,
             "accuracy": kept,
             "phases": phases,
-            "curves": {name: each[-bench.options.repetitions :] for name, each in curves.items()},
+            "curves": {name: curve[-bench.options.repetitions :] for name, curve in curves.items()},
             "rows": task.facts(),
             "at the end": list(AT_THE_END),
         },

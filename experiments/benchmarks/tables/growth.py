@@ -17,8 +17,8 @@ from experiments.benchmarks.growth import measure as measure_course
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer, PeerError
 from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer
 
 MOST = 1_000
 TARGET = 0.02

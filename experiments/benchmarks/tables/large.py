@@ -23,8 +23,8 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.growing import many_tasks
 from experiments.benchmarks.growth import fill, opened_in_turns, switch_seconds, tasks_in_turns
 from experiments.benchmarks.markdown import grid, number, percent
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer
 
 FEW, MANY = 10, 10_000
 TARGETS = {

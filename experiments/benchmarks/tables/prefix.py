@@ -12,8 +12,8 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.prefix import measure as measure_epochs
 from experiments.benchmarks.prefix import options_of
+from experiments.benchmarks.real_task import give_tokenizer, needs_rows
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer, needs_rows
 
 TARGET = 1.5
 

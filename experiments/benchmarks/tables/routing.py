@@ -31,8 +31,8 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.growing import WORDS, many_tasks
 from experiments.benchmarks.growth import fill
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer
 
 TARGET_BATCH, TARGET_UPPER, TARGET_SECONDS, TARGET_GIB = 1.35, 1.1, 2.0, 1.0
 UPPER = "banks in the upper half"

@@ -30,8 +30,8 @@ from experiments.benchmarks.growth import fill
 from experiments.benchmarks.load import Answers, closed_loop, encoded, open_loop
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import KEEPS_FREED_MEMORY, ROOT
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer
 
 TARGET_ENGINE, TARGET_MANY, TARGET_PEER = 0.9, 0.95, 4.0
 CONNECTIONS = 64

@@ -18,8 +18,8 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.growing import many_tasks
 from experiments.benchmarks.growth import fill, learn_many
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.real_task import give_tokenizer
 from experiments.benchmarks.result import Result
-from experiments.benchmarks.task import give_tokenizer
 
 HELP, TRANSFORMERS, PREDICT = "--help", "transformers alone", "predict one text"
 MOST_HELP, MOST_PREDICT = 0.5, 1.2

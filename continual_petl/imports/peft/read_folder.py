@@ -1,0 +1,51 @@
+"""Reads the folder of an adapter of `peft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from continual_petl.export.head_file import HEAD
+from continual_petl.imports.adapter_folder import (
+    CONFIG,
+    AdapterFiles,
+    digests_of,
+    read_config,
+    read_metadata,
+    read_safetensors,
+)
+
+TENSORS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+
+
+def read_peft_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of a `peft` adapter.
+
+    Raises:
+        InputError: if a file is missing, too large, damaged, or could execute code when it is read.
+    """
+    place = Path(folder)
+    config, tensors = place / CONFIG, place / TENSORS
+    if not config.is_file():
+        raise InputError(
+            f"folder: {place} has no {CONFIG}, so it is not a peft adapter. Give the folder that save_pretrained wrote."
+        )
+    if not tensors.is_file():
+        instead = (
+            f" It has {PICKLE}, which can execute code when it is read: if you trust it, load it with peft and save "
+            "it again (save_pretrained writes safetensors)."
+        )
+        raise InputError(
+            f"folder: {place} has no {TENSORS}.{instead if (place / PICKLE).exists() else ' It is incomplete.'}"
+        )
+    digests = digests_of(path for path in (config, tensors, place / HEAD) if path.is_file())
+    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
+    return AdapterFiles(
+        folder=place,
+        config=read_config(config),
+        tensors=read_safetensors(tensors, digests[TENSORS]),
+        head=head,
+        notes=read_metadata(place / HEAD if head else tensors),
+        digests=digests,
+    )

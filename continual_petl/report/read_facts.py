@@ -1,0 +1,171 @@
+"""Read from a run folder all facts that a report shows, during or after a run, even if parts of the folder are damaged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.report.growth import grown
+from continual_petl.report.results import results_of
+from continual_petl.report.run_facts import MAX_TASKS
+from continual_petl.report.run_facts import RunFacts as RunFacts
+from continual_petl.report.run_facts import TaskFacts as TaskFacts
+from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.files.reading import Stamp, entries, listing, refuse_link, stamp_of
+from continual_petl.store.folder.progress import half_learned
+from continual_petl.store.folder.results_file import TaskLine, each_result
+from continual_petl.store.inspect import Inspection
+from continual_petl.store.store import Store
+from continual_petl.store.verify.certificate import check_task
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+Signatures = tuple[tuple[str, Stamp], ...]
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """Read a run; if tasks are still being learned, everything committed so far.
+
+    Every digest is checked. Damage is reported in the facts, and everything else is read anyway.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        InputError: if the folder is not a run folder.
+        StoreError: if the run keeps changing while it is read.
+    """
+    return Reader(folder).read()
+
+
+class Reader:
+    """Reads a run repeatedly. A task whose files are unchanged is not read, and not checked, a second time.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._store = Store(folder, indexed=False)
+        self._keep = True
+        self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
+
+    def read(self) -> RunFacts:
+        """Return the current state of the run; see `read_facts`."""
+        refuse_link(self._store.stream_file)
+        if not self._store.stream_file.is_file():
+            raise InputError(
+                f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` created"
+            )
+        return self._store.consistently(self._read)
+
+    def state(self) -> object:
+        """Return a value that stays equal as long as `read` would return the same; no file is opened."""
+        store = self._store
+        files = [stamp_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
+        listings = listing(store.tombstone_folder, stamp_of), listing(store.banks, _signatures)
+        half = half_learned(store)
+        # The page of a long run takes seconds to draw, so it is redrawn only at checkpoints.
+        curves = [stamp_of(store.progress_folder(task) / CURVE) for task in half if self._keep]
+        return files, *listings, half, curves
+
+    def task(self, name: str) -> TaskFacts:
+        """Return the facts of one learned task."""
+        return self._store.consistently(lambda: self._task(name), name)
+
+    def _read(self) -> RunFacts:
+        half = half_learned(self._store)
+        name, seed, num_planned, metrics = _planned(self._store.stream_file, half)
+        self._read_tasks()
+        survey = Inspection(self._store, rows=False)
+        pinned, wrong = survey.pinned()
+        tasks = [self._task(link.task) for link in survey.links]
+        guarded: dict[str, int] = {}
+        for line in survey.lines:
+            for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
+                guarded[kind] = guarded.get(kind, 0) + number
+        lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
+        added = ((task.name, task.link.parameters, task.num_bytes) for task in tasks)
+        return RunFacts(
+            name=name,
+            folder=self._store.folder,
+            seed=seed,
+            num_planned=num_planned,
+            pinned=pinned,
+            results=results_of(survey.links, lines),
+            growth=() if pinned is None else tuple(grown((), added, pinned.num_parameters)),
+            tasks=tuple(
+                replace(task, check=survey.placed(link, task.check))
+                for link, task in zip(survey.links, tasks, strict=True)
+            ),
+            others=(*survey.failed_checks(), *survey.lost(), *wrong),
+            forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
+            newest_shared=survey.newest_shared,
+            half_learned=half,
+            so_far={
+                task: (metric, curve) for task, metric in metrics.items() if (curve := self._so_far(task)) is not None
+            },
+            guarded=guarded,
+            read_at=time.time(),
+        )
+
+    def _read_tasks(self) -> None:
+        """Read every task before the inspection, which then finds each manifest already read and checked."""
+        with suppress(StoreError):  # reported by the inspection
+            names = self._store.names()
+            self._keep = len(names) <= MAX_TASKS
+            for name in names:
+                with suppress(StoreError):
+                    self._task(name)
+
+    def _task(self, name: str) -> TaskFacts:
+        files = entries(self._store.bank_folder(name))
+        signatures = tuple((path.name, stamp_of(path)) for path in files)
+        known = self._known.get(name)
+        if known is None or known[0] != signatures:
+            manifest = self._store.manifest(name)
+            facts = TaskFacts.of(
+                manifest,
+                self._history(name),
+                files={path: signature[2] for path, signature in signatures},
+                check=check_task(self._store, name, None),
+                checked_at=time.time(),
+                read=None if self._keep else partial(self._again, name, manifest.seal),
+            )
+            known = self._known[name] = signatures, facts
+        return known[1]
+
+    def _history(self, name: str) -> History | None:
+        with suppress(StoreError):  # reported by the task's check
+            return self._store.history(name)
+        return None
+
+    def _so_far(self, task: str) -> Curve | None:
+        with suppress(StoreError, OSError):  # only for display, and written again when the task is resumed
+            return read_curve(self._store.progress_folder(task))
+        return None
+
+    def _again(self, name: str, seal: str) -> tuple[Manifest, History | None]:
+        """Return the manifest and history of a task that was read before."""
+        manifest = self._store.consistently(lambda: self._store.manifest(name), name)
+        if manifest.seal != seal:
+            raise StoreError(
+                f"task {name!r} was replaced by another bank while the report was drawn; draw the report again"
+            )
+        return manifest, self._history(name)
+
+
+def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:
+    """Return only a stream's name, seed, number of tasks and metrics, since its full specification takes much memory."""
+    spec = load_stream(file, code=False)
+    metrics = {task.name: task.resolved_metric for task in spec.tasks if task.name in half}
+    return spec.name, spec.seed, len(spec.tasks), metrics
+
+
+def _signatures(folder: str) -> object:
+    return listing(folder, stamp_of)

@@ -1,0 +1,242 @@
+"""Middleware: limits the body of a request, logs and counts the request, and returns an error response if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from continual_petl.serve.logs import EXTRA
+from continual_petl.serve.metrics import Metrics
+from continual_petl.serve.problems import Problem
+from continual_petl.serve.request_rows import fault_of
+
+_log = logging.getLogger("continual_petl.serve")
+_MAX_BODIES = 32
+"""The bodies of all unanswered requests may take the memory of this many of the largest size."""
+
+
+class BodyLimit:
+    """Refuses a body that is larger than allowed, even if the headers give a smaller size, or that takes too long to arrive.
+
+    Args:
+        app: the application.
+        max_bytes: maximum number of bytes of one body; the bodies of all unanswered requests may have 32 times as many.
+        seconds: maximum number of seconds from the head of a request to the end of its body.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float) -> None:
+        self._app, self._max_bytes, self._seconds = app, max_bytes, seconds
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and stop reading its body once a limit is reached."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self._max_bytes:
+            await problem_response(self._too_large())(scope, receive, send)
+            return
+        read, until = 0, asyncio.get_running_loop().time() + self._seconds
+        incomplete = True
+
+        async def limited() -> Message:
+            nonlocal read, incomplete
+            try:
+                async with asyncio.timeout_at(until if incomplete else None):
+                    message = await receive()
+            except TimeoutError as error:
+                raise Problem(
+                    408, "too_slow", f"the body of the request did not arrive within {self._seconds:g} s: send it again"
+                ) from error
+            incomplete = message.get("more_body", False)
+            size = len(message.get("body", b""))
+            read += size
+            self._held += size
+            if read > self._max_bytes:
+                raise self._too_large()
+            if self._held > _MAX_BODIES * self._max_bytes:
+                raise Problem(503, "busy", "the endpoint holds too many large requests: try again later", retry_after=1)
+            return message
+
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held -= read
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413, "too_large", f"the body of the request is larger than {self._max_bytes:,} bytes: send several requests"
+        )
+
+
+class AllowedHosts:
+    """Refuses requests whose Host header is not allowed, so that pages of other sites cannot reach the endpoint.
+
+    Args:
+        app: the application.
+        hosts: the names that are allowed.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its host is allowed."""
+        allowed = scope["type"] != "http"
+
+        async def reached(*_: object) -> None:
+            nonlocal allowed
+            allowed = True
+
+        async def unsent(_: Message) -> None:
+            """Leave out the response that the check would send."""
+
+        if not allowed:
+            await TrustedHostMiddleware(reached, self._hosts, www_redirect=False)(scope, receive, unsent)
+        await (self._app if allowed else problem_response(_bad_host(scope)))(scope, receive, send)
+
+
+def _bad_host(scope: Scope) -> Problem:
+    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    return Problem(
+        400,
+        "bad_host",
+        f"the header Host is {host!r:.100}, which this endpoint does not allow: use its own name, or start it with "
+        "--allowed-host NAME",
+    )
+
+
+class StrictJsonRoute(APIRoute):
+    """A route whose JSON body is refused in words if it cannot be read, or has the same key twice in one object.
+
+    Python would silently keep the last value of a repeated key.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the route's handler, which reads bodies strictly."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_StrictJsonRequest(request.scope, request.receive))
+
+        return strict
+
+
+class _StrictJsonRequest(Request):
+    async def json(self) -> Any:
+        content = await self.body()
+        try:
+            return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
+        except RecursionError:
+            what = "its brackets are nested too deeply; a request needs at most six levels"
+        except UnicodeDecodeError as error:
+            what = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
+        except json.JSONDecodeError as error:
+            what = f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+        except ValueError:
+            what = "it has a number of too many digits; a request needs no numbers"
+        raise Problem(400, "bad_request", f"the body cannot be read as JSON: {what}")
+
+
+def _no_constant(name: str) -> Any:
+    raise Problem(
+        400, "bad_request", f"the body cannot be read as JSON: {name} is not JSON; a request needs no numbers"
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Problem(422, "bad_request", f"the body has the key {key!r:.80} twice in one object: give it once")
+        found[key] = value
+    return found
+
+
+class Observed:
+    """Logs and counts every request.
+
+    Args:
+        app: the application.
+        metrics: counts the requests.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; afterwards log and count it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 499  # the status if the client disconnects before there is a response
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        # Request handlers add fields, such as the number of rows.
+        fields: dict[str, object] = scope.setdefault("state", {}).setdefault("log", {})
+        try:
+            await self._app(scope, receive, observed)
+        except Exception:
+            status = 500  # an outer middleware sends the response
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            route = scope.get("route")
+            path = getattr(route, "path", "(other)")
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            shown = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 1)}
+            _log.info("request", extra={EXTRA: shown | fields})
+
+
+def problem_response(problem: Problem) -> Response:
+    """Return the response to a request that gets no predictions."""
+    return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")
+
+
+def as_problem(error: Exception, request: Request | None = None) -> Problem:
+    """Return what a client may learn about an error: neither paths on this machine nor tracebacks.
+
+    Args:
+        error: the error.
+        request: the request, for messages about its path and method.
+    """
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        if isinstance(error.body, bytes):
+            return Problem(
+                415, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
+            )
+        return Problem(422, "bad_request", f"{fault_of(error.body, first['loc'][1:])}; /docs describes a request")
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, Problem):
+            return error.__cause__  # raised while the body was read
+        allow = (error.headers or {}).get("Allow")
+        path, method = ("", "") if request is None else (request.url.path, request.method)
+        code, message = {
+            404: ("unknown_path", f"there is no path {path!r:.200}: /docs lists all paths"),
+            405: ("wrong_method", f"the path {path!r:.200} has no method {method:.20}; allowed: {allow}"),
+        }.get(error.status_code, ("bad_request", f"the request cannot be read: {error.detail}"))
+        return Problem(error.status_code, code, message, allow=allow)
+    _log.error("a request failed", exc_info=error)
+    return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

@@ -1,0 +1,387 @@
+"""Turns the JSON of a request into rows, after checking the form and size of each.
+
+A request that does not match the schema of requests is refused with status 422. What the schema cannot say, such as that the
+form of a row is that of its own task, and not that of another one, is refused with 409.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from continual_petl.errors import InputError, counted, did_you_mean
+from continual_petl.kind import MAX_OPTIONS
+from continual_petl.predictor.generate import check_generates
+from continual_petl.predictor.records import Row, standard_columns
+from continual_petl.predictor.row_checks import check_request
+from continual_petl.serve.accepted_rows import IMAGE, AcceptedRows, Form, form_of, is_pair, pair_forms
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.problems import Problem, bad_row
+from continual_petl.serve.settings import ServeSettings, Unknown
+from continual_petl.streams.encoding.images import pillow
+from continual_petl.streams.sources.conversations import messages_of
+from continual_petl.streams.sources.row_options import options_fault
+
+IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
+_FORMS: dict[Form, str] = {
+    ("text",): "a text, or an object with the key text",
+    ("text", "text_pair"): "a list of two texts, or an object with the keys text and text_pair",
+    ("source",): "a text, or an object with the key source",
+    ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
+    ("image",): IMAGE_FORM,
+    ("messages",): "a text, or an object with the key messages (a list of {role, content})",
+    ("source", "options"): "an object with the keys source and options (a list of texts)",
+    (
+        "messages",
+        "options",
+    ): "an object with the keys messages (a text or a list of {role, content}) and options (texts)",
+}
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Only formats that browsers and cameras write: Pillow starts other programs to read some of the other formats."""
+_MAX_PIXELS = 2**25
+"""A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
+_UNNAMED = _FORMS | {
+    ("text",): "a text, or an object with the key text or source",
+    ("tokens",): "an object with the key tokens",
+    ("messages",): "an object with the key messages (a text, or a list of {role, content})",
+}
+"""Forms without a task name, where a text could be a row of any kind of task."""
+_SHORT: dict[Form, str] = {
+    ("text",): "a text",
+    ("text", "text_pair"): "a pair of texts",
+    ("tokens",): "a list of words",
+    ("messages",): "a conversation",
+    ("source", "options"): "a text with options",
+    ("messages", "options"): "a conversation with options",
+    IMAGE: "an image",
+}
+
+
+class PredictRequest(BaseModel):
+    """Rows to predict; `continual_petl.serve.request_schema` describes them completely."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    inputs: str | dict[str, Any] | list[Any]
+    task: str | list[str | None] | None = None
+    unknown: Literal["reject", "nearest"] | None = None
+    stream: bool = False
+
+
+_KEYS = {
+    "inputs": "one row (a text or an object), or a list of rows",
+    "task": "the name of a task, a list with a name or null for each row, or null",
+    "unknown": "'reject', 'nearest' or null",
+    "stream": "true or false",
+}
+
+
+def fault_of(body: Any, place: Sequence[Any]) -> str:
+    """Return what is wrong with the body of a request, in words.
+
+    Args:
+        body: the body; None if it is empty.
+        place: the keys and indices that lead to the first value that `PredictRequest` does not allow.
+
+    Example:
+        >>> fault_of({"inputs": 5}, ("inputs",))
+        'inputs: it is a number; give one row (a text or an object), or a list of rows'
+    """
+    if not isinstance(body, dict):
+        what = "empty, or null" if body is None else in_json(body)
+        return f"the body is {what}; send an object with the key inputs, and optionally task, unknown and stream"
+    key = str(place[0]) if place else ""
+    if key not in _KEYS:
+        return f"{key!r:.80} is not a key of a request{did_you_mean(key, _KEYS)}; allowed: {', '.join(_KEYS)}"
+    if key not in body:
+        return f"{key}: it is missing; give {_KEYS[key]}"
+    value = body[key]
+    if key == "task" and isinstance(value, list):
+        number = next(n for n, each in enumerate(value, 1) if not isinstance(each, str | None))
+        return f"task: element {number} of the list is {in_json(value[number - 1])}; give {_KEYS[key]}"
+    shown = f"{value!r:.80}" if isinstance(value, str) else in_json(value)
+    return f"{key}: it is {shown}; give {_KEYS[key]}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows of one request, each with its task; None if the task has to be found."""
+
+    rows: Sequence[Row]
+    tasks: Sequence[str | None]
+    unknown: Unknown
+    numbers: Sequence[int]
+    """1-based number of each row in the request."""
+    put: Callable[[str], None] | None = None
+    """For one row of a task that generates text: called with each piece; an exception that it raises ends the generation."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it must run in a batch of its own."""
+        return self.put is not None
+
+    def part(self, indices: Sequence[int]) -> Asked:
+        """Return some of the rows."""
+        return Asked(
+            rows=[self.rows[index] for index in indices],
+            tasks=[self.tasks[index] for index in indices],
+            unknown=self.unknown,
+            numbers=[self.numbers[index] for index in indices],
+            put=self.put,
+        )
+
+
+def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings) -> Asked:
+    """Return the rows of a request, after checking all of them.
+
+    Raises:
+        Problem: if there are too many rows, a task has not been learned, or a row is too long or has the wrong form.
+    """
+    values = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    if not values:
+        raise Problem(422, "no_rows", "inputs: the list is empty; give at least one row")
+    if len(values) > settings.max_rows:
+        raise Problem(
+            413,
+            "too_many_rows",
+            f"inputs: {len(values):,} rows; at most {settings.max_rows:,} are allowed: send several requests",
+        )
+    tasks = request.task if isinstance(request.task, list) else [request.task] * len(values)
+    if len(tasks) != len(values):
+        raise Problem(
+            409, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
+        )
+    _check_options(values, tasks, catalog, settings.max_rows)
+    rows = []
+    numbers: dict[str, list[int]] = {}
+    taken, most = catalog.taken(), settings.max_characters
+    for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
+        form = None if task is None else standard_columns(catalog.manifest(task))
+        try:
+            rows.append(_read(value, form, number, taken, most))
+        except Problem as problem:
+            if problem.status != 422 or not _is_valid(value, tasks, taken, most):
+                raise
+            raise Problem(409, problem.code, problem.message, row=number) from problem
+        if task is not None:
+            numbers.setdefault(task, []).append(number - 1)
+    for task, own in numbers.items():
+        manifest = catalog.manifest(task)
+        for index in own:
+            try:
+                check_request(rows, [index], manifest)
+            except InputError as error:
+                raise Problem(409, "bad_row", str(error), row=index + 1) from error
+    if request.stream:
+        _check_stream(tasks, catalog, settings)
+    return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
+
+
+def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
+    """Refuse several rows if they exceed the row limit, with each row counted once per option."""
+    if len(tasks) == 1:
+        return
+    num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
+    total = 0
+    for value, task in zip(values, tasks, strict=True):
+        own = value.get("options") if isinstance(value, dict) else None
+        total += len(own) if isinstance(own, list) else 1 if task is None else num_options[task]
+    if total > max_rows:
+        raise Problem(
+            413,
+            "too_many_rows",
+            f"inputs: {len(tasks):,} rows, which count as {total:,}, each row once per option of its task; at most "
+            f"{max_rows:,} are allowed: send several requests",
+        )
+
+
+def _check_stream(tasks: Sequence[str | None], catalog: Catalog, settings: ServeSettings) -> None:
+    if len(tasks) != 1 or tasks[0] is None:
+        got = "a row without a task" if len(tasks) == 1 else counted(len(tasks), "row")
+        raise Problem(422, "no_stream", f"stream: got {got}; give one row and the name of its task")
+    try:
+        check_generates(catalog.manifest(tasks[0]))
+    except InputError as error:
+        status = 409 if catalog.taken().streams and settings.streams else 422
+        raise Problem(status, "no_stream", f"stream: {error}") from error
+
+
+def _is_valid(value: Any, tasks: Sequence[str | None], taken: AcceptedRows, most: int) -> bool:
+    """Return whether the schema allows a row in a request with these tasks, though it may not fit its own task."""
+    if None in tasks and not taken.unnamed:
+        return False
+    forms: list[Form | None] = [None] if None in tasks else []
+    if any(task is not None for task in tasks):
+        forms += taken.named
+    for form in forms:
+        try:
+            _read(value, form, 1, taken, most)
+        except Problem as problem:
+            if problem.status == 422:
+                continue
+        return True
+    return False
+
+
+def _read(value: Any, names: Form | None, number: int, taken: AcceptedRows, most: int) -> Row:
+    """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later.
+
+    Args:
+        value: the row in JSON.
+        names: the form of the rows of its task; None: the task has to be found.
+        number: 1-based number of the row.
+        taken: what the tasks of the run take.
+        most: maximum number of characters.
+    """
+    if names is None and not taken.unnamed:
+        raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
+    form = _in_words(names) if names else "; or ".join(each for key, each in _UNNAMED.items() if key in taken.unnamed)
+    if names is None and isinstance(value, dict) and tuple(value) == IMAGE and IMAGE not in taken.unnamed:
+        raise _not_taken(IMAGE, form, number)  # without decoding it
+    row = _row(value, names, form, number)
+    _check_texts(row, number, most)
+    if names is None and (found := form_of(row)) not in taken.unnamed:
+        raise _not_taken(found, form, number)
+    return row
+
+
+def _in_words(form: Form) -> str:
+    if form in _FORMS:
+        return _FORMS[form]
+    first, *second = form
+    return (
+        f"a list of two texts, or an object with the keys {first} and {second[0]}"
+        if second
+        else _FORMS["text",].replace("key text", f"key {first}")
+    )
+
+
+def _not_taken(found: Form, form: str, number: int) -> Problem:
+    return bad_row(
+        number,
+        f"it is {_SHORT[found]}, and no task that can be found without a name accepts such rows: name the task; without it, "
+        f"each row must be {form}",
+    )
+
+
+def _row(value: Any, names: Form | None, form: str, number: int) -> Row:
+    beside = isinstance(value, dict) and "options" in value
+    if names is not None and beside != (names[-1] == "options"):
+        raise bad_row(number, f"it has {'options' if beside else 'no options'}; each row must be {form}")
+    if not beside:
+        return _source(value, names, form, number)
+    source = {key: part for key, part in value.items() if key != "options"}
+    if tuple(source) not in (("source",), ("messages",)):
+        raise bad_row(number, f"it has the keys {', '.join(map(repr, sorted(value)))}; each row must be {form}")
+    if not isinstance(value["options"], list):
+        raise bad_row(number, f"options: it is not a list of texts; each row must be {form}")
+    if (fault := options_fault(value["options"], value["options"])) is not None:
+        raise bad_row(number, f"options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
+    return _source(source, None if names is None else names[:-1], form, number), value["options"]
+
+
+def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
+    """Return one row without its options."""
+    given: tuple[str, ...] = ()
+    if isinstance(value, dict):
+        known = (names,) if names is not None else (*_FORMS, *pair_forms())
+        given = next((form for form in known if {*form} == {*value}), ())
+        if not given:
+            keys = ", ".join(map(repr, sorted(value))) or "none"
+            raise bad_row(number, f"it has the keys {keys}; each row must be {form}")
+        value = [value[key] for key in given] if len(given) == 2 else value[given[0]]
+        if given == IMAGE:
+            return _image(value, number)
+        if given in (("tokens",), ("messages",)):
+            if names is None and isinstance(value, str):
+                # As a text, it could be taken for a row of any other kind of task.
+                value = value.split() if given == ("tokens",) else [{"role": "user", "content": value}]
+            names = given
+        elif len(given) == 1 and not isinstance(value, str):
+            raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
+    elif names == IMAGE:
+        # A text would be read as a path on the server.
+        raise bad_row(number, f"each row must be {form}")
+    if names == ("messages",):
+        try:
+            messages_of(value)
+        except ValueError as error:
+            raise bad_row(number, f"{error}; each row must be {form}") from error
+        return value
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        if names == ("tokens",):
+            return value
+        if len(value) == 2 and (names is None or is_pair(names)):
+            first, second = value
+            return (first, second)
+    if not isinstance(value, str) or is_pair(names):
+        raise bad_row(number, f"it is {in_json(value)}; each row must be {form}")
+    return value
+
+
+_JSON = {str: "a text", list: "a list", dict: "an object", int: "a number", float: "a number", type(None): "null"}
+
+
+def in_json(value: Any) -> str:
+    """Return what a value is in JSON, for messages."""
+    return str(value).lower() if isinstance(value, bool) else _JSON[type(value)]
+
+
+def _image(value: Any, number: int) -> Row:
+    try:
+        # Tools that write base64 end it with a line feed.
+        content = base64.b64decode(value.removesuffix("\n") if isinstance(value, str) else value, validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise bad_row(number, "image: it is not base64; give the bytes of an image file in base64") from error
+    try:
+        with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
+            width, height = opened.size
+    except Exception as error:  # Pillow raises many kinds of exceptions for broken files
+        what = f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}"
+        raise bad_row(number, what, status=409) from error
+    if width * height > _MAX_PIXELS:
+        raise bad_row(
+            number,
+            f"image: it has {width:,} x {height:,} pixels; at most {_MAX_PIXELS:,} are allowed: make it smaller",
+            status=413,
+            code="too_many_pixels",
+        )
+    return {"bytes": content}
+
+
+def _check_texts(row: Row, number: int, most: int) -> None:
+    if isinstance(row, tuple) and isinstance(row[1], list):
+        _check_texts(row[1], number, most)
+        row = row[0]
+    texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
+    if any(isinstance(text, dict) for text in texts):
+        texts = [message["content"] for message in messages_of(row)]
+    length = sum(map(len, texts))
+    if length > most:
+        raise bad_row(
+            number,
+            f"{length:,} characters; at most {most:,} are allowed: shorten it",
+            status=413,
+            code="too_many_characters",
+        )
+    if not isinstance(row, dict) and not (texts and all(text.strip() for text in texts)):
+        empty = "it is empty; every row needs a text" if len(texts) < 2 else "one of its texts is empty; fill it"
+        raise bad_row(number, empty)
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise bad_row(
+                number, f"it contains an unpaired surrogate ({text[error.start]!a}), which is not a character"
+            ) from error

@@ -1,0 +1,136 @@
+"""Replay a certificate's probe: bit for bit in the same environment, otherwise within a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.digests import same_bits
+from continual_petl.errors import StoreError
+from continual_petl.kind import kind_of
+from continual_petl.learner.task_bank import TaskBank, head_of
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.values import as_tensors
+from continual_petl.store.dependencies import read_banks
+from continual_petl.store.store import Store
+from continual_petl.store.strict_load import check_fits, filled_bank
+from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
+from continual_petl.store.verify.probe_inputs import check_probe
+from continual_petl.store.verify.replay import decode_probe, replay, tolerance
+
+
+def compare_probe(store: Store, task: str, backbone: Backbone) -> tuple[float, str, list[Finding]]:
+    """Replay a task's probe.
+
+    Returns:
+        The largest difference from the certified outputs, the basis of the verdict, and the findings.
+
+    Raises:
+        StoreError: if bank, probe and backbone do not belong together, or one of them is damaged.
+    """
+    inputs, certified = certified_probe(store, task)
+    manifest = store.manifest(task)
+    bank = store.load_bank(task, backbone).to(backbone.model.device)
+    with attending(backbone, manifest.environment.attention) as as_learned:
+        return _compare(manifest, as_learned, bank, inputs, certified)
+
+
+def _compare(
+    manifest: Manifest, backbone: Backbone, bank: Bank, inputs: dict[str, Tensor], certified: Mapping[str, Tensor]
+) -> tuple[float, str, list[Finding]]:
+    check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+    try:
+        own = TaskBank(backbone, manifest, bank)
+        found, decoded = replay(own, inputs), decode_probe(own, inputs).get(DECODED)
+    except _REFUSED as error:
+        raise StoreError(
+            f"task {manifest.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
+            "probe.safetensors do not belong together"
+        ) from error
+    same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
+    outputs = certified[OUTPUTS]
+    if same_bits(found, outputs) and same_texts:
+        return 0.0, UNCHANGED, []
+    # Equal infinities, for options that a row does not have, do not differ.
+    same_form = found.shape == outputs.shape
+    difference = float((found - outputs).masked_fill(found == outputs, 0.0).abs().max()) if same_form else float("nan")
+    differs = manifest.environment.differences(
+        current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    )
+    allowed = tolerance(manifest.kind, backbone.precision)
+    kind = kind_of(manifest)
+    same_answers = not (kind.has_labels or kind.chooses) or torch.equal(
+        head_of(bank).predictions(found), head_of(bank).predictions(outputs)
+    )
+    if differs and difference <= allowed and same_answers:
+        # Generation may take a different path where two tokens are nearly tied, so only the log-probabilities are compared.
+        ways = "" if same_texts else "; the search took a different path in some rows"
+        return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)}{ways})", []
+    cause = f"the differences in the environment: {'; '.join(differs)}" if differs else _LIKELY
+    name, one, other = (
+        (OUTPUTS, found, outputs) if not same_bits(found, outputs) else (DECODED, decoded, certified[DECODED])
+    )
+    assert one is not None
+    return difference, "digests and probe", [_different(manifest.task, name, one, other, difference, cause)]
+
+
+def _different(task: str, name: str, found: Tensor, certified: Tensor, difference: float, cause: str) -> Finding:
+    place = first_difference(found, certified) if _form(found) == _form(certified) else None
+    if place is None:
+        message = f"task {task!r}: the probe's {name} are {_form(found)}, not {_form(certified)}"
+        return Finding(message=f"{message}. Look at {cause}.", tensor=name, cause=cause)
+    row, at = place.position[0], ", ".join(map(str, place.position[1:]))
+    what = "output" if name == OUTPUTS else "decoded token"
+    return Finding(
+        message=f"task {task!r}: probe row {row}, {what} {at} is {place.found!r}, but {place.certified!r} was certified "
+        f"(largest difference {difference:.3g}). Every digest of the bank matches, so look at {cause}.",
+        tensor=name,
+        position=place.position,
+        found=place.found,
+        certified=place.certified,
+        cause=cause,
+    )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) -> Finding:
+    """Return the finding about a bank's file, extended by the changed bank's probe outputs if they can still be computed."""
+    finding, manifest = damage.finding, store.manifest(task)
+    try:
+        inputs, certified = certified_probe(store, task)
+        check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+        check_fits(manifest, backbone, manifest.tensors)
+        bank = filled_bank(manifest, backbone, as_tensors(damage.tensors))
+        bank.read(read_banks(store, manifest, manifest.reads))
+        with attending(backbone, manifest.environment.attention) as as_learned:
+            found = replay(TaskBank(as_learned, manifest, bank.to(backbone.model.device)), inputs)
+    except (StoreError, *_REFUSED):
+        return finding
+    if _form(found) != _form(certified[OUTPUTS]):
+        return finding
+    place = first_difference(found, certified[OUTPUTS])
+    if place is None:
+        return finding.also("The probe's outputs are still the certified ones")
+    return finding.also(
+        f"With it, probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
+        f"but {place.certified!r} was certified"
+    )
+
+
+_REFUSED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""Exceptions that torch and transformers raise for tensors that do not match."""
+
+_LIKELY = (
+    "the backbone, which now computes different outputs: dropout or training mode is on, a hook was left behind, it keeps "
+    "state outside its parameters and buffers, or it was changed"
+)

@@ -1,0 +1,172 @@
+"""Inspect the rows of a data set: a file, a folder, a glob, or a data set on the Hub."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from itertools import pairwise
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+
+from continual_petl.errors import InputError, counted
+from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.hub import class_names
+from continual_petl.streams.sources.local_files import ALIASES, find_files, quiet, read_files, reader_of
+from continual_petl.streams.sources.memory_errors import memory_reported
+from continual_petl.streams.sources.plain_values import columns_of
+
+NUM_ROWS = 10_000
+"""Default number of rows to inspect, evenly spread, since a file may be sorted by its labels."""
+_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedData:
+    """Summary of one data set."""
+
+    task: str
+    """A name for its task."""
+    data: str
+    """The data argument as given by the user."""
+    config: str | None = None
+    """Configuration of a data set on the Hub."""
+    on_hub: bool
+    splits: tuple[str, ...]
+    """Splits with labels."""
+    hidden: tuple[str, ...] = ()
+    """Splits whose labels are hidden (-1), as in the test sets of benchmarks."""
+    table: Mapping[str, Sequence[Any]]
+    """Inspected rows of the training split."""
+    num_rows: int
+    """Number of rows in the training split."""
+    reader: str | None = None
+    """The reader for its files, if they are on this machine."""
+    labels: str | None = None
+    """A file with label names, if the folder has one."""
+    limits: LimitsSpec = DEFAULTS
+    """Size limits of files and cells."""
+
+    @property
+    def rows(self) -> str:
+        """Describe which rows were inspected."""
+        looked = max((len(values) for values in self.table.values()), default=0)
+        return counted(looked, "row") if looked == self.num_rows else f"{looked:,} of {counted(self.num_rows, 'row')}"
+
+
+def inspect_data(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> InspectedData:
+    """Inspect a file, a folder, a glob, or a data set on the Hub.
+
+    Args:
+        data: the data to inspect.
+        limits: maximum sizes of files and cells.
+        max_rows: maximum number of rows to inspect.
+
+    Raises:
+        InputError: if the data does not exist or cannot be read.
+    """
+    if "://" in data:
+        raise InputError(f"{data}: URLs are not supported; download the file, and give its path")
+    local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
+    with memory_reported(data):
+        return _local(data, limits, max_rows) if local else _hub(data, limits, max_rows)
+
+
+def name_of(data: str) -> str:
+    """Return a name for a task: the name of the folder, or of the file without suffixes."""
+    stem = os.path.basename(os.path.normpath(data)).split(".")[0]
+    if stem.lower() in ALIASES or not stem.strip("*?[]"):
+        stem = os.path.basename(os.path.dirname(os.path.abspath(data))) or stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+    return name[:64] or "task"
+
+
+def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
+    name = name_of(data)
+    files = find_files(name, os.path.expanduser(data))
+    first = "train" if "train" in files else next(iter(files))
+    reader = reader_of(files[first][0])
+    assert reader is not None
+    whole = read_files(name, reader, {first: files[first]}, {first: first}, limits)[first]
+    num_rows = max(map(len, whole.values()), default=0)
+    table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
+    beside = os.path.join(os.path.expanduser(data), "labels.json")
+    labels = os.path.join(data, "labels.json") if os.path.isfile(beside) else None
+    return InspectedData(
+        task=name,
+        data=data,
+        on_hub=False,
+        splits=tuple(files),
+        table=table,
+        num_rows=num_rows,
+        reader=reader,
+        labels=labels,
+        limits=limits,
+    )
+
+
+def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
+    """Return the indices of the rows to inspect: a random one from each of ``max_rows`` ranges of equal length.
+
+    With a constant step, alternating labels could look like a single label.
+    """
+    if num_rows <= max_rows:
+        return range(num_rows)
+    draw = random.Random(0)
+    ends = [number * num_rows // max_rows for number in range(max_rows + 1)]
+    return [draw.randrange(start, end) for start, end in pairwise(ends)]
+
+
+def _hub(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
+    path, _, config = data.partition(":")
+    try:
+        with quiet():
+            loaded = datasets.load_dataset(path, config or None)
+    except _ERRORS as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise
+        raise InputError(
+            f"{data}: there is no such file or folder in {os.getcwd()}, and no data set of this name can be loaded from "
+            f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path, or the name and the "
+            "network (HF_HUB_OFFLINE allows only cached data). The configuration of a data set is written after "
+            "a colon, as in nyu-mll/glue:sst2. Without a network, give a folder with the files."
+        ) from error
+    splits = {str(ALIASES[name]): rows for name, rows in loaded.items() if name in ALIASES}
+    if "train" not in splits:
+        raise InputError(
+            f"{data}: it has no split named train; it has {', '.join(map(str, loaded))}. Write the task by hand, with "
+            'data: {path: ..., split: {train: "...", test: "..."}}.'
+        )
+    train = splits["train"]
+    table = columns_of(train.select(_spread(len(train), max_rows)), data, limits)
+    for column, feature in train.features.items():
+        if (names := class_names(feature)) is not None:
+            table[column] = [_named(value, names) for value in table[column]]
+    return InspectedData(
+        task=name_of(config or path),
+        data=path,
+        config=config or None,
+        on_hub=True,
+        splits=tuple(name for name, rows in splits.items() if not _is_hidden(rows)),
+        hidden=tuple(name for name, rows in splits.items() if _is_hidden(rows)),
+        table=table,
+        num_rows=len(train),
+        limits=limits,
+    )
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    """Replace class numbers with the label names that the data set declares."""
+    if isinstance(value, list | tuple):
+        return [_named(each, names) for each in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+
+
+def _is_hidden(rows: Any) -> bool:
+    labels = [name for name, feature in rows.features.items() if isinstance(feature, datasets.ClassLabel)]
+    return any(len(rows) > 0 and set(rows[name]) == {-1} for name in labels)
