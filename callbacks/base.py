@@ -26,7 +26,7 @@ class WatchedRun:
     """A run while it learns, as callbacks see it."""
 
     store: Store
-    """The run folder: ``store.tasks``, ``store.manifest(task)`` and everything else that is committed."""
+    """The run folder: ``store.tasks``, ``store.certificate(task)`` and everything else that is committed."""
     stream: tuple[str, ...]
     """Names of the tasks of the stream, learned or not."""
     notices: tuple[str, ...] = ()

@@ -154,7 +154,7 @@ class Loggers(StreamCallback):
 
     def _configure(self, store: Store, tasks: Sequence[str]) -> None:
         """Log the settings that tasks were learned with."""
-        found = {f"tasks/{task}": settings_of(store.manifest(task)) for task in tasks}
+        found = {f"tasks/{task}": settings_of(store.certificate(task)) for task in tasks}
         for sink in self._sinks:
             sink.guarded(partial(sink.settings, found))
 
@@ -171,7 +171,7 @@ class Loggers(StreamCallback):
     def _add(self, store: Store, task: WatchedTask) -> None:
         """Log the metrics after a newly learned task, without reading earlier rows of R again."""
         self._growth = growth(store, self._growth)
-        start = store.manifest(task.name).start
+        start = store.certificate(task.name).start
         self._results = joined(self._results, task.cells, task.routed, None if start is None else start.gain)
         values = numbers_after(self._results, task.index + 1) | self._cost(task.index, task.seconds)
         self._whole(store, task.name, task.index + 1, values)

@@ -112,21 +112,21 @@ def artifact(store: Store, task: str) -> Artifact:
     """Return a bank as an artifact, with its provenance: backbone, stream, and the bank it started from, if any."""
     import wandb
 
-    manifest = store.manifest(task)
-    parent = manifest.parent
+    certificate = store.certificate(task)
+    parent = certificate.parent
     metadata = {
         **learned_from(store),
         "task": task,
-        "kind": manifest.kind,
-        "digest": manifest.digest,
-        "seal": manifest.seal,
-        "predecessor": manifest.predecessor,
-        "scope": manifest.bank.scope,
+        "kind": certificate.kind,
+        "digest": certificate.digest,
+        "seal": certificate.seal,
+        "predecessor": certificate.predecessor,
+        "scope": certificate.bank.scope,
         "began as": None if parent is None else {"task": parent.task, "digest": parent.digest},
-        "parameters": sum(manifest.parameters.values()),
+        "parameters": sum(certificate.parameters.values()),
         "continual-petl": VERSION,
     }
-    how = manifest.started_from if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
+    how = certificate.started_from if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
     description = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
     made = wandb.Artifact(f"bank-{task}", type="bank", description=description, metadata=metadata)
     made.add_dir(str(store.bank_folder(task)))

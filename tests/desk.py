@@ -78,4 +78,4 @@ class Desk:
 def bank_digests(run: Run) -> dict[str, str]:
     """Return the digest of every learned bank, read from the run's folder."""
     store = Store(run.store.folder)
-    return {task: store.manifest(task).digest for task in sorted(store.tasks)}
+    return {task: store.certificate(task).digest for task in sorted(store.tasks)}

@@ -103,16 +103,18 @@ def _read(name: str, run: Run) -> dict[str, Found]:
     found: dict[str, Found] = {}
     texts: list[str] = []
     for each in run.store.tasks:
-        manifest = run.store.manifest(each)
+        certificate = run.store.certificate(each)
         bank = run.store.folder / "banks" / each
         found[f"{name}: {each}"] = {
             "bank": _digest((bank / "bank.safetensors").read_bytes()),
             "probe": _digest((bank / "probe.safetensors").read_bytes()),
-            "tensors": _digest(json.dumps([(key, tensor.shape) for key, tensor in manifest.tensors.items()]).encode()),
-            "data": dict(manifest.data),
-            "scores": {split: dict(scores.scores) for split, scores in manifest.scores.items()},
+            "tensors": _digest(
+                json.dumps([(key, tensor.shape) for key, tensor in certificate.tensors.items()]).encode()
+            ),
+            "data": dict(certificate.data),
+            "scores": {split: dict(scores.scores) for split, scores in certificate.scores.items()},
         }
-        if manifest.kind != "image-classification" and not manifest.pair and manifest.options_from != "row":
+        if certificate.kind != "image-classification" and not certificate.pair and certificate.options_from != "row":
             found[f"{name}: {each}"]["answers"] = _answers(run, TEXTS, [each] * len(TEXTS))
             texts.append(each)
     if len(texts) > 1:

@@ -35,7 +35,7 @@ def test_run_and_store_repr_list_their_tasks(learned: Path) -> None:
     assert repr(Run(learned)) == f"Run({str(learned)!r}, tasks: one)"
     assert repr(Store(learned)) == f"Store({str(learned)!r}, tasks: one)"
     shown = Run(learned)._repr_html_()
-    score = Run(learned).store.manifest("one").scores["test"].scores["accuracy"]
+    score = Run(learned).store.certificate("one").scores["test"].scores["accuracy"]
     assert "<td>one</td><td>classification</td>" in shown
     assert f"<td>accuracy</td><td>{score:.4f}</td>" in shown
 

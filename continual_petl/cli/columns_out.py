@@ -19,7 +19,7 @@ from continual_petl.cli._console import plain
 from continual_petl.errors import InputError
 from continual_petl.kind import kind_of
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.sources.records import format_of
 
 Types = dict[str, Any]
@@ -60,13 +60,13 @@ class CopiedColumns:
                 raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")
             self.types[field.name] = field.type
 
-    def check_added(self, manifests: Sequence[Manifest]) -> None:
+    def check_added(self, certificates: Sequence[Certificate]) -> None:
         """Refuse an input with a column that the predictions of these tasks add.
 
         Raises:
             InputError: naming the column.
         """
-        for name in self.types.keys() & prediction_columns(manifests).keys():
+        for name in self.types.keys() & prediction_columns(certificates).keys():
             raise InputError(
                 f"the input has a column {name!r}, and --output adds one of the same name to the copied columns; rename it "
                 "in the input."
@@ -94,22 +94,22 @@ class CopiedColumns:
                 self.types.setdefault(name, set()).add(type_of(value))
 
 
-def given_columns(manifest: Manifest) -> Types:
+def given_columns(certificate: Certificate) -> Types:
     """Return the columns to write for rows that were not in a table: texts given as arguments, or lines of text."""
-    return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(manifest)}
+    return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(certificate)}
 
 
-def prediction_columns(manifests: Sequence[Manifest]) -> Types:
+def prediction_columns(certificates: Sequence[Certificate]) -> Types:
     """Return the columns that the predictions for these tasks add."""
-    answer: set[str] = {kind_of(manifest).answer_type for manifest in manifests}
-    shares: Types = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}
-    details = {name: {kind} for manifest in manifests for name, kind in kind_of(manifest).details.items()}
-    return {ANSWER: answer} | shares | details | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, manifests)) else {})
+    answer: set[str] = {kind_of(certificate).answer_type for certificate in certificates}
+    shares: Types = {SHARES: {"shares"}} if any(map(has_shares, certificates)) else {}
+    details = {name: {kind} for certificate in certificates for name, kind in kind_of(certificate).details.items()}
+    return {ANSWER: answer} | shares | details | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, certificates)) else {})
 
 
-def has_shares(manifest: Manifest) -> bool:
+def has_shares(certificate: Certificate) -> bool:
     """Return whether predictions for a task include a probability for each label."""
-    return manifest.labels is not None and not kind_of(manifest).per_word
+    return certificate.labels is not None and not kind_of(certificate).per_word
 
 
 def type_of(value: Any) -> str:

@@ -35,15 +35,20 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         remote_code=arguments.remote_code,
         wait=arguments.wait,
     )
-    manifest = run.store.manifest(arguments.task)
-    score = None if manifest.score is None else round(manifest.score, 4)
+    certificate = run.store.certificate(arguments.task)
+    score = None if certificate.score is None else round(certificate.score, 4)
     if arguments.json:
-        origin = None if manifest.origin is None else manifest.origin.model_dump(mode="json")
-        content = {"task": manifest.task, "kind": manifest.kind, "labels": manifest.labels, "metric": manifest.metric}
-        print_json({**content, "score": manifest.score, "measured": manifest.is_measured, "origin": origin})
+        origin = None if certificate.origin is None else certificate.origin.model_dump(mode="json")
+        content = {
+            "task": certificate.task,
+            "kind": certificate.kind,
+            "labels": certificate.labels,
+            "metric": certificate.metric,
+        }
+        print_json({**content, "score": certificate.score, "measured": certificate.is_measured, "origin": origin})
     else:
-        scored = f"{manifest.metric} {score} on its {manifest.counted_split} rows"
-        what = scored if manifest.is_measured else "not measured; give rows with --data to measure it"
-        said = f"imported task {manifest.task} ({manifest.kind}) from {manifest.started_from}: {what}"
+        scored = f"{certificate.metric} {score} on its {certificate.counted_split} rows"
+        what = scored if certificate.is_measured else "not measured; give rows with --data to measure it"
+        said = f"imported task {certificate.task} ({certificate.kind}) from {certificate.started_from}: {what}"
         out().print(said, markup=False, soft_wrap=True)
     return 0

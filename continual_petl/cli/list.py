@@ -16,7 +16,7 @@ from continual_petl.store.store import Store
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_anywhere(arguments.run)
-    # Manifests are read and checked one by one; if a run in progress changes the folder, they are read again.
+    # Certificates are read and checked one by one; if a run in progress changes the folder, they are read again.
     found, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
     if arguments.json:
         print_json(found)

@@ -25,7 +25,7 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable, quoted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, TaskColumns, record_of
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of
 
@@ -42,9 +42,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return predict_unnamed(run, arguments, NUM_BATCHES * arguments.batch_size)
     given = _Given(run, arguments)
     if arguments.task is not None:
-        given.manifest(arguments.task)
+        given.certificate(arguments.task)
     if arguments.stream:
-        ((task, row, _),) = given_rows(arguments.texts, given.manifest(arguments.task), given.limits)
+        ((task, row, _),) = given_rows(arguments.texts, given.certificate(arguments.task), given.limits)
         for piece in run.generate(row, task):
             print(printable(piece), end="", flush=True)
         print()
@@ -52,41 +52,41 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
     rows, copied = given.rows()
-    windows, manifests = _predicted(run, rows, arguments.batch_size), given.manifests
+    windows, certificates = _predicted(run, rows, arguments.batch_size), given.certificates
     if arguments.output:
         # Rows that were not read from columns all belong to the task that --task names.
-        types = given_columns(manifests[arguments.task]) if copied is None else copied.types
-        _write(windows, manifests, types | prediction_columns(list(manifests.values())), arguments)
+        types = given_columns(certificates[arguments.task]) if copied is None else copied.types
+        _write(windows, certificates, types | prediction_columns(list(certificates.values())), arguments)
     elif arguments.json:
-        _print_records(_records(window, manifests, arguments.task_column) for window in windows)
+        _print_records(_records(window, certificates, arguments.task_column) for window in windows)
     else:
         for window in windows:
             for task, _, _, prediction in window:
-                print(line_of(prediction, manifests[task]))
+                print(line_of(prediction, certificates[task]))
     return 0
 
 
 class _Given:
-    """The input rows, and the manifests of their tasks."""
+    """The input rows, and the certificates of their tasks."""
 
     def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
         self._run, self._arguments = run, arguments
         self._specs = {spec.name: spec for spec in run.spec.tasks}
         known = [spec.limits for name, spec in self._specs.items() if arguments.task in (None, name)]
         self.limits = given_limits(arguments, known)
-        self.manifests: dict[str, Manifest] = {}
+        self.certificates: dict[str, Certificate] = {}
 
-    def manifest(self, task: str) -> Manifest:
-        if task not in self.manifests:
+    def certificate(self, task: str) -> Certificate:
+        if task not in self.certificates:
             self._run.check_learned(task)
-            self.manifests[task] = self._run.store.manifest(task)
-        return self.manifests[task]
+            self.certificates[task] = self._run.store.certificate(task)
+        return self.certificates[task]
 
     def rows(self) -> tuple[Iterator[Named], CopiedColumns | None]:
         """Return the rows, and the columns to copy from a file to the output; a file is first read once, to check it."""
         arguments, copied = self._arguments, None
         if not arguments.input:
-            rows = given_rows(arguments.texts, self.manifest(arguments.task), self.limits)
+            rows = given_rows(arguments.texts, self.certificate(arguments.task), self.limits)
             missing = "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
         else:
             if arguments.output and format_of(Path(arguments.input)) != ".txt":
@@ -94,7 +94,7 @@ class _Given:
             for _ in self._from_file(copied):
                 pass
             if copied is not None:
-                copied.check_added([*self.manifests.values()])
+                copied.check_added([*self.certificates.values()])
             rows = self._from_file(None)
             missing = f"--input {arguments.input}: it has no rows; give a file with one record per row"
         first = next(rows, None)
@@ -106,7 +106,7 @@ class _Given:
         arguments = self._arguments
         return read_rows(
             Path(arguments.input),
-            lambda task: TaskColumns.of(self.manifest(task), self._specs.get(task)),
+            lambda task: TaskColumns.of(self.certificate(task), self._specs.get(task)),
             task=arguments.task,
             task_column=arguments.task_column,
             limits=self.limits,
@@ -127,22 +127,25 @@ def _predicted(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[lis
         yield [(*named, prediction) for named, prediction in window]
 
 
-def _records(window: list[Predicted], manifests: dict[str, Manifest], column: str | None) -> list[Record]:
+def _records(window: list[Predicted], certificates: dict[str, Certificate], column: str | None) -> list[Record]:
     return [
-        ({} if column is None else {column: task}) | record_of(row, prediction, manifests[task])
+        ({} if column is None else {column: task}) | record_of(row, prediction, certificates[task])
         for task, row, _, prediction in window
     ]
 
 
 def _write(
-    windows: Iterable[list[Predicted]], manifests: dict[str, Manifest], types: Types, arguments: argparse.Namespace
+    windows: Iterable[list[Predicted]],
+    certificates: dict[str, Certificate],
+    types: Types,
+    arguments: argparse.Namespace,
 ) -> None:
     counts: Counter[str] = Counter()
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
             counts.update(task for task, _, _, _ in window)
-            yield [record_of(row, each, manifests[task], given) for task, row, given, each in window]
+            yield [record_of(row, each, certificates[task], given) for task, row, given, each in window]
 
     path = Path(arguments.output)
     write_records(path, records(), types, raw_csv=arguments.raw_csv)

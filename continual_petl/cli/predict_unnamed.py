@@ -93,14 +93,14 @@ def _line(run: Run, prediction: Prediction) -> str:
     if prediction.task is None:
         nearest = next(iter(prediction.runners_up))
         return f"{UNKNOWN}{near}\tnearest task: {nearest} {prediction.task_probability:.4f}"
-    line = line_of(prediction, run.store.manifest(prediction.task))
+    line = line_of(prediction, run.store.certificate(prediction.task))
     return f"{prediction.task} {prediction.task_probability:.4f}{near}\t{line}"
 
 
 def _record(run: Run, row: Row, given: Record | None, prediction: Prediction) -> Record:
     """Return the record of a row, including the task that was found for it."""
-    manifest = run.store.manifest(prediction.task or next(iter(prediction.runners_up)))
-    found, own = route_of(prediction), record_of(row, prediction, manifest, given)
+    certificate = run.store.certificate(prediction.task or next(iter(prediction.runners_up)))
+    found, own = route_of(prediction), record_of(row, prediction, certificate, given)
     return found | own if given is None else own | found
 
 
@@ -115,11 +115,11 @@ def _write(
             yield [_record(run, row, given, each) for (row, given), each in window]
 
     path = Path(arguments.output)
-    manifests = [run.store.manifest(task) for task in run.store.tasks]
+    certificates = [run.store.certificate(task) for task in run.store.tasks]
     if types is None:
         types = {"text": {"text"}, "text_pair": {"text"}}
-        types |= {name: kinds for manifest in manifests for name, kinds in given_columns(manifest).items()}
-    write_records(path, records(), types | prediction_columns(manifests) | ROUTE, raw_csv=arguments.raw_csv)
+        types |= {name: kinds for certificate in certificates for name, kinds in given_columns(certificate).items()}
+    write_records(path, records(), types | prediction_columns(certificates) | ROUTE, raw_csv=arguments.raw_csv)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(counts)})
     else:

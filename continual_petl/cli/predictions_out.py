@@ -18,22 +18,24 @@ from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.predictions import Prediction, number_in_words
 from continual_petl.predictor.records import SHARES, Record, has_near_ties
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.files.atomic import replacing
 
 _Given = TypeVar("_Given")
 _Predicted = TypeVar("_Predicted")
 
 
-def line_of(prediction: Prediction, manifest: Manifest) -> str:
+def line_of(prediction: Prediction, certificate: Certificate) -> str:
     """Return one printable line: a label and its probability, a number with at least 6 digits, labels, tags, or a text.
 
     The line says so if the prediction is near a tie.
     """
-    return _value_of(prediction, manifest) + ("\tnear a tie" if prediction.near_tie and has_near_ties(manifest) else "")
+    return _value_of(prediction, certificate) + (
+        "\tnear a tie" if prediction.near_tie and has_near_ties(certificate) else ""
+    )
 
 
-def _value_of(prediction: Prediction, manifest: Manifest) -> str:
+def _value_of(prediction: Prediction, certificate: Certificate) -> str:
     value = prediction.value
     if isinstance(value, list) and prediction.probabilities is not None:
         shares = prediction.probabilities
@@ -41,7 +43,7 @@ def _value_of(prediction: Prediction, manifest: Manifest) -> str:
     if isinstance(value, list):
         return " ".join(map(printable, value))
     if isinstance(value, float):
-        return number_in_words(value, manifest.targets)  # records keep all digits
+        return number_in_words(value, certificate.targets)  # records keep all digits
     text = printable(str(value)) if value or not prediction.details else "(none)"
     probabilities = prediction.probabilities
     share = max(probabilities.values()) if probabilities else prediction.details.get("probability")

@@ -19,7 +19,7 @@ from continual_petl.predictor.records import (
     standard_columns,
     unnamed_row,
 )
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.records import format_of, read_records
 from continual_petl.streams.sources.text_file import TextFile, check_regular
@@ -34,33 +34,33 @@ ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
 
-def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row:
+def row_of(line: str, where: str, certificate: Certificate, limits: LimitsSpec) -> Row:
     """Parse one line of text as a row."""
     _check_text(line, where, limits)
-    if manifest.options_from == "row":
+    if certificate.options_from == "row":
         raise InputError(
             f"{where}: in this task each row has its own options, so give --input a .jsonl, .csv, .tsv or .parquet file with "
-            f"the columns {' and '.join(standard_columns(manifest))}, or with the columns that the task was learned from"
+            f"the columns {' and '.join(standard_columns(certificate))}, or with the columns that the task was learned from"
         )
-    if not manifest.pair:
+    if not certificate.pair:
         _check_filled(where, line)
-        return kind_of(manifest).row_of_line(line)
+        return kind_of(certificate).row_of_line(line)
     first, tab, second = line.partition("\t")
     if not tab and line.strip():
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts separated by a tab (in a shell: "
-            f"$'one text\\tother text'), or give --input a file with the columns {' and '.join(standard_columns(manifest))}, "
-            "or with the columns that the task was learned from"
+            f"$'one text\\tother text'), or give --input a file with the columns "
+            f"{' and '.join(standard_columns(certificate))}, or with the columns that the task was learned from"
         )
     _check_filled(where, first, second)
     return first, second
 
 
-def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> Iterator[Named]:
+def given_rows(texts: Sequence[str], certificate: Certificate, limits: LimitsSpec) -> Iterator[Named]:
     """Yield the rows given as arguments, or else the rows on standard input as they arrive."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
-        yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
+        yield certificate.task, row_of(line, f"text {number}", certificate, limits), None
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
@@ -102,10 +102,10 @@ def read_rows(
     if kind == ".txt":
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
-        manifest = columns_of(task).manifest
+        certificate = columns_of(task).certificate
         lines = map(_without_end, TextFile(str(path), f"--input {path}", limits).lines())
         for number, line in enumerate(_without_blank_end(lines), 1):
-            yield task, row_of(line, f"--input {path}:{number}", manifest, limits), None
+            yield task, row_of(line, f"--input {path}:{number}", certificate, limits), None
         return
     known: dict[str, TaskColumns] = {}
     for number, record in read_records(f"--input {path}", path, limits):

@@ -21,21 +21,21 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if task is None:
         return _list(arguments, store, overrides)
     check_learned(store, task)
-    manifest, history = store.manifest(task), store.history(task)
-    num_bytes, line = store.num_bytes(task), _line(store, task, manifest.index)
+    certificate, history = store.certificate(task), store.history(task)
+    num_bytes, line = store.num_bytes(task), _line(store, task, certificate.index)
     seconds, exports = (dict(line.seconds), line.exports) if line is not None else ({}, None)
     if arguments.json:
         history_json = history.model_dump(mode="json")
         known = {
-            "seal": manifest.seal,
+            "seal": certificate.seal,
             "history": history_json,
             "bytes": num_bytes,
             "seconds": seconds,
             "exports": exports,
         }
-        print_json({**manifest.model_dump(mode="json"), **known})
+        print_json({**certificate.model_dump(mode="json"), **known})
         return 0
-    out().print(task_facts(manifest, history, num_bytes, seconds, exports))
+    out().print(task_facts(certificate, history, num_bytes, seconds, exports))
     _suggest("check it", "verify", arguments.run, task)
     return 0
 

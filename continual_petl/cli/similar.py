@@ -31,7 +31,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     rows = None if target in known else [row for row, _ in islice(read_unnamed_rows(Path(target)), MAX_ROWS)]
     found = run.similar(target if rows is None else rows)
     ranked = [
-        {"task": task, "distance": distance, "kind": run.store.manifest(task).kind} for task, distance in found.items()
+        {"task": task, "distance": distance, "kind": run.store.certificate(task).kind}
+        for task, distance in found.items()
     ]
     if arguments.json:
         print_json(ranked)

@@ -155,11 +155,11 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
 
 def _without_data(session: Session, task: str, why: InputError) -> Preview:
     """Describe a learned task whose data cannot be used; a run does not need that data."""
-    manifest = session.store.manifest(task)
+    certificate = session.store.certificate(task)
     return Preview(
-        plan=manifest,
+        plan=certificate,
         splits={},
-        parameters=manifest.parameters,
+        parameters=certificate.parameters,
         backbone=session.models.backbone_of(task),
         num_steps=0,
         learned=True,

@@ -37,8 +37,8 @@ from continual_petl.kind import kind_of
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
+from continual_petl.store.certificate.certificate import LearnedTask
 from continual_petl.store.certificate.history import Answered, Curve, History
-from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.values import Origin, SplitScores
 from continual_petl.store.commit import TrainedBank
 from continual_petl.store.folder.stream_seal import check_stream

@@ -68,7 +68,7 @@ def certify_cells(session: Session, *, wait: bool = False) -> Reevaluation:
             if links[task].shared:
                 left[task] = _SHARED
                 continue
-            if not store.manifest(task).is_measured:
+            if not store.certificate(task).is_measured:
                 left[task] = _WITHOUT_ROWS
                 continue
             checks[task] = check_task(store, task, session.models.backbone_of(task))
@@ -76,8 +76,8 @@ def certify_cells(session: Session, *, wait: bool = False) -> Reevaluation:
                 left[task] = _CHANGED.format(" ".join(checks[task].problems))
         lines = []
         for after, tasks in unknown.items():
-            known = [store.manifest(task) for task in tasks if task not in left]
-            cells = tuple(cell_of(manifest, manifest.score, "certified") for manifest in known)
+            known = [store.certificate(task) for task in tasks if task not in left]
+            cells = tuple(cell_of(certificate, certificate.score, "certified") for certificate in known)
             if cells:
                 lines.append(RowLine(after=after, index=links[after].index, cells=cells))
         if lines:

@@ -152,23 +152,25 @@ class Session:
         Raises:
             InputError: if the user has not allowed this code, or it is missing or differs from the certified code.
         """
-        manifest = self.store.manifest(task)
-        if manifest.metric_code is None:
+        certificate = self.store.certificate(task)
+        if certificate.metric_code is None:
             return
-        if not is_own(manifest.metric):
-            load_metric(manifest.metric, manifest.metric_code)
+        if not is_own(certificate.metric):
+            load_metric(certificate.metric, certificate.metric_code)
             return
         if not self.models.consent:
             raise InputError(
-                f"its metric {manifest.metric!r} is not imported without your permission, since a run folder may come from "
+                f"its metric {certificate.metric!r} is not imported without your permission, since a run folder may "
+                f"come from "
                 "anyone: read that code, then pass --remote-code, or Run(folder, remote_code=True)."
             )
         if not any(spec.name == task and spec.remote_code for spec in self.spec.tasks):
             raise InputError(
-                f"its metric {manifest.metric!r} is not imported, because the stream does not allow it: write remote_code: "
+                f"its metric {certificate.metric!r} is not imported, because the stream does not allow it: write "
+                f"remote_code: "
                 "true in this task."
             )
-        load_metric(manifest.metric, manifest.metric_code)
+        load_metric(certificate.metric, certificate.metric_code)
 
     def _not_allowed(self, task: str, metric: str) -> str:
         return (
@@ -256,9 +258,9 @@ class Session:
         choice = task.bank or self.spec.bank
         if choice.inherits and choice.fuse is None and self.store.has(task.name):
             # A learned task keeps its configuration, even if the parent task has changed since.
-            return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
+            return self.store.certificate(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
-            task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
+            task, lambda name: self.store.certificate(name).bank if self.store.has(name) else None
         )
 
     def split(self, task: TaskSpec, name: SplitName | None = None) -> SplitData:
@@ -273,11 +275,11 @@ class Session:
         """
         from continual_petl.streams.preparation.prepare import encode_split
 
-        manifest, models = self.store.manifest(task.name), self.models
-        name = name or manifest.counted_split
+        certificate, models = self.store.certificate(task.name), self.models
+        name = name or certificate.counted_split
         if (task.name, name) not in self._splits:
             checked = self.rows(task, name)
-            made = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images)
+            made = encode_split(checked, models.tokenizer, certificate.max_length, images=models.images)
             self._splits[task.name, name] = made
             self._pending_notices += made.cache_notices
             while len(self._splits) > _KEPT_SPLITS:
@@ -288,29 +290,30 @@ class Session:
         """Return the rows of a split before tokenisation; see `split`. They are not kept in memory."""
         from continual_petl.streams.preparation.prepare import check_again
 
-        manifest = self.store.manifest(task.name)
-        name = name or manifest.counted_split
-        if task.kind != manifest.kind:
+        certificate = self.store.certificate(task.name)
+        name = name or certificate.counted_split
+        if task.kind != certificate.kind:
             raise InputError(
-                f"task {task.name!r}: it was learned with kind {manifest.kind}, but the stream now has {task.kind}; restore "
+                f"task {task.name!r}: it was learned with kind {certificate.kind}, but the stream now has "
+                f"{task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
         # The settings that the task was learned with, even if the stream has changed.
-        settings: dict[str, object] = {"kind_settings": manifest.kind_settings}
-        if kind_of(manifest).generates:
+        settings: dict[str, object] = {"kind_settings": certificate.kind_settings}
+        if kind_of(certificate).generates:
             settings |= {
-                "max_target_length": manifest.max_target_length,
-                "generation": manifest.generation,
-                "chat": None if manifest.chat is None else manifest.chat.spec,
-                "options": manifest.options,
+                "max_target_length": certificate.max_target_length,
+                "generation": certificate.generation,
+                "chat": None if certificate.chat is None else certificate.chat.spec,
+                "options": certificate.options,
             }
         learned = task.model_copy(update=settings)
         return check_again(
             self.spec,
             learned,
             split=name,
-            labels=manifest.labels,
-            single_precision=manifest.single_precision,
+            labels=certificate.labels,
+            single_precision=certificate.single_precision,
         )
 
     def new_notices(self) -> list[str]:
@@ -333,7 +336,7 @@ def defaults_in(file: Path) -> int | None:
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
     """Return the given learned tasks that were learned with a different stream seed."""
-    return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
+    return [task for task in tasks if store.certificate(task).seed != derive_seed(seed, task)]
 
 
 def changed_settings(session: Session, about: Collection[str] | None = None) -> tuple[str, ...]:
@@ -357,12 +360,12 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
     for task in session.spec.tasks:
         if task.name not in learned:
             continue
-        manifest = session.store.manifest(task.name)
-        changed = [*session.plan_again(task, manifest).differs(manifest)]
-        if manifest.origin is not None:  # no run trained it, so its training settings never were those of the stream
+        certificate = session.store.certificate(task.name)
+        changed = [*session.plan_again(task, certificate).differs(certificate)]
+        if certificate.origin is not None:  # no run trained it, so its training settings never were those of the stream
             changed = [name for name in changed if not name.startswith("training.")]
         # If the stream does not set a maximum length, the task keeps the one it was learned with.
-        changed += ["backbone.max_length"] if max_length not in (None, manifest.max_length) else []
+        changed += ["backbone.max_length"] if max_length not in (None, certificate.max_length) else []
         if changed:
             found[task.name] = changed
     return found
@@ -416,19 +419,21 @@ def _metric_code(metric: str, learned: TaskPlan) -> str | None:
         return learned.metric_code
 
 
-def _tags(task: TaskSpec, manifest: TaskPlan) -> TagReading | None:
+def _tags(task: TaskSpec, certificate: TaskPlan) -> TagReading | None:
     """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
-    if task.tags is None or manifest.labels is None:
-        return manifest.tags
+    if task.tags is None or certificate.labels is None:
+        return certificate.tags
     position = task.tags.position
-    if position is None and manifest.tags is not None and manifest.tags.scheme != "none":
-        position = manifest.tags.position  # the rows decided, if the tags did not
+    if position is None and certificate.tags is not None and certificate.tags.scheme != "none":
+        position = certificate.tags.position  # the rows decided, if the tags did not
     try:
-        asked = read_tags(manifest.labels, task.tags.scheme, task.tags.outside, position)
+        asked = read_tags(certificate.labels, task.tags.scheme, task.tags.outside, position)
     except UnfitTags:
         return None
-    own = task.tags.scheme is None and manifest.tags is not None and manifest.tags.scheme != "none"
-    return asked.model_copy(update={"scheme": manifest.tags.scheme}) if own and manifest.tags is not None else asked
+    own = task.tags.scheme is None and certificate.tags is not None and certificate.tags.scheme != "none"
+    return (
+        asked.model_copy(update={"scheme": certificate.tags.scheme}) if own and certificate.tags is not None else asked
+    )
 
 
 def _chat(spec: ChatSpec | None, learned: ResolvedChat | None) -> ResolvedChat | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.report.formatting import megabytes
-from continual_petl.store.certificate.manifest import FILES, ROUTER
+from continual_petl.store.certificate.certificate import FILES, ROUTER
 from continual_petl.store.certificate.tombstone import tombstone_file
 from continual_petl.store.files.reading import MAX_JSON_BYTES
 from continual_petl.store.signature import FILE as SIGNATURE
@@ -43,7 +43,7 @@ def files_of(store: Store) -> dict[str, Path]:
     """Return the files of a run by their paths in the repository; the caller holds the run's lock."""
     files = {name: store.folder / name for name in _TOP if (store.folder / name).exists()}
     for task in store.tasks:
-        for name in ("bank.json", *store.manifest(task).files):
+        for name in ("bank.json", *store.certificate(task).files):
             files[f"banks/{task}/{name}"] = store.bank_folder(task) / name
     for stone in store.tombstones():
         path = tombstone_file(store.tombstone_folder, stone.index)

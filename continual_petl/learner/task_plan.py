@@ -1,7 +1,7 @@
 """The plan of a task: all settings that the learner needs before it starts, resolved.
 
 A certificate is a plan with what is known about its bank: one record that grows, see
-`continual_petl.store.certificate.manifest`. This file never imports torch.
+`continual_petl.store.certificate.certificate`. This file never imports torch.
 """
 
 from __future__ import annotations

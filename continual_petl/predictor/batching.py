@@ -21,14 +21,14 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.mixed.compatible import pass_key
 from continual_petl.kind import kind_of
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 
 
 def groups(
-    manifests: Mapping[str, Manifest],
+    certificates: Mapping[str, Certificate],
     backbone_of: Callable[[str], Backbone],
     max_bytes: int,
     *,
@@ -37,7 +37,7 @@ def groups(
     """Return the tasks of each group; a group whose banks exceed ``max_bytes`` bytes is divided.
 
     Args:
-        manifests: manifests by task.
+        certificates: certificates by task.
         backbone_of: returns the backbone in the precision in which a task predicts.
         max_bytes: maximum size, in bytes, of the banks in memory at once.
         same_rows: whether all tasks predict the same rows. Their banks need not be able to share a pass then, but the tasks
@@ -45,25 +45,25 @@ def groups(
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
     found: dict[Hashable, list[str]] = {}
-    for task, manifest in manifests.items():
-        backbone, kind = backbone_of(task), kind_of(manifest)
-        shared: Hashable | None = (manifest.max_length, kind.per_word)
+    for task, certificate in certificates.items():
+        backbone, kind = backbone_of(task), kind_of(certificate)
+        shared: Hashable | None = (certificate.max_length, kind.per_word)
         if not same_rows:
-            spec = (manifest.bank, backbone.precision)
+            spec = (certificate.bank, backbone.precision)
             if spec not in seen:
-                seen[spec] = pass_key(manifest.bank, backbone.model, backbone.sites)
+                seen[spec] = pass_key(certificate.bank, backbone.model, backbone.sites)
             shared = seen[spec]
         alone = shared is None or not kind.shares_passes
-        key = task if alone else (backbone.precision, manifest.environment.attention, shared)
+        key = task if alone else (backbone.precision, certificate.environment.attention, shared)
         found.setdefault(key, []).append(task)
-    return [part for group in found.values() for part in _parts(group, manifests, max_bytes)]
+    return [part for group in found.values() for part in _parts(group, certificates, max_bytes)]
 
 
-def _parts(group: Sequence[str], manifests: Mapping[str, Manifest], max_bytes: int) -> Iterator[list[str]]:
+def _parts(group: Sequence[str], certificates: Mapping[str, Certificate], max_bytes: int) -> Iterator[list[str]]:
     part: list[str] = []
     total = 0
     for task in group:
-        size = num_bytes(manifests[task].tensors)
+        size = num_bytes(certificates[task].tensors)
         if part and total + size > max_bytes:
             yield part
             part, total = [], 0

@@ -16,24 +16,27 @@ from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import Request, check_request
 from continual_petl.store.bank_cache import CachedBank
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.loaders import EvaluationLoader
 
 
-def check_generates(manifest: Manifest) -> None:
+def check_generates(certificate: Certificate) -> None:
     """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be shown in pieces."""
-    if manifest.generation is None:
+    if certificate.generation is None:
         what = (
-            f"is a {manifest.kind} task, which" if manifest.options_from is None else "chooses among its options, and"
+            f"is a {certificate.kind} task, which"
+            if certificate.options_from is None
+            else "chooses among its options, and"
         )
         raise InputError(
-            f"task {manifest.task!r} {what} generates no text; only texts of "
+            f"task {certificate.task!r} {what} generates no text; only texts of "
             f"{' and '.join(sorted(names_where('generates')))} tasks can be shown while they are generated: use predict"
         )
-    if manifest.generation.num_beams > 1:
+    if certificate.generation.num_beams > 1:
         raise InputError(
-            f"task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and only at the end is it known "
+            f"task {certificate.task!r} generates with {certificate.generation.num_beams} beams, and only at the end "
+            f"is it known "
             "which one becomes the text: use predict, or learn the task with num_beams: 1"
         )
 
@@ -55,16 +58,16 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
     """
 
     def checked() -> tuple[Request, CachedBank]:
-        manifest = models.store.manifest(task)
-        check_generates(manifest)
+        certificate = models.store.certificate(task)
+        check_generates(certificate)
         given = Given(models.store, row, [task], single=True)
         if not given.one:
             raise InputError(f"row: got a list of {counted(len(given), 'row')}; give a single row without a list")
-        return check_request(given.rows(task), [0], manifest), models.held(task)
+        return check_request(given.rows(task), [0], certificate), models.held(task)
 
     asked, held = models.store.consistently(checked, task)
     device = held.backbone.model.device
-    (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.manifest.kind)
+    (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.certificate.kind)
 
     def generated(put: Put) -> bool:
         near = list[bool]()

@@ -17,7 +17,7 @@ import numpy as np
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import kind_of
 from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of_record, unnamed_row
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.containers import (
     Record,
@@ -69,7 +69,7 @@ class Given:
         """Return the rows, each as a row of its own task; raises `InputError` if a record cannot be read."""
         mixed = len(set(tasks)) > 1
         pairs = zip(self._items, tasks, strict=True)
-        images = {task for task in {*tasks} if kind_of(self._manifest(task)).reads_images}
+        images = {task for task in {*tasks} if kind_of(self._certificate(task)).reads_images}
         if images and not self.one:
             _check_whole([item for item, task in zip(self._items, tasks, strict=True) if task in images])
         return [self._row(item, number, task, mixed) for number, (item, task) in enumerate(pairs, 1)]
@@ -96,24 +96,24 @@ class Given:
         groups: dict[Hashable, list[str]] = {}
         for task in tasks:
             columns = self._columns(task)
-            key = (columns.own, columns.standard, kind_of(columns.manifest).per_word)
+            key = (columns.own, columns.standard, kind_of(columns.certificate).per_word)
             groups.setdefault(key, []).append(task)
         return [*groups.values()]
 
     def _row(self, item: Any, number: int, task: str, mixed: bool) -> Row:
         record = None if type(item) is str else _record(item)
         if record is None:
-            return item if type(item) is str else _value(item, images=kind_of(self._manifest(task)).reads_images)
+            return item if type(item) is str else _value(item, images=kind_of(self._certificate(task)).reads_images)
         columns, where = self._columns(task), f"row {number}"
         return row_of_record(
             record, where, columns, columns.names_in(record, where, mixed=mixed), in_table=False, images=True
         )
 
-    def _manifest(self, task: str) -> Manifest:
-        return self._store.manifest(task)
+    def _certificate(self, task: str) -> Certificate:
+        return self._store.certificate(task)
 
     def _columns(self, task: str) -> TaskColumns:
-        return TaskColumns.of(self._manifest(task), self._specs.get(task))
+        return TaskColumns.of(self._certificate(task), self._specs.get(task))
 
     @cached_property
     def _specs(self) -> Mapping[str, TaskSpec]:
@@ -186,10 +186,10 @@ class Given:
     def _form(self, name: str) -> str:
         if not self._tasks:
             return name
-        manifest = self._manifest(self._tasks[0])
-        if manifest.chat is not None:
+        certificate = self._certificate(self._tasks[0])
+        if certificate.chat is not None:
             return "messages"
-        kind = kind_of(manifest)
+        kind = kind_of(certificate)
         return kind.columns[0] if kind.per_word or kind.reads_images else "text"
 
 

@@ -166,9 +166,9 @@ class Predictor:
         """Return the predictions of several tasks for the same rows."""
         store, models, numbers = self._models.store, self._models, range(len(rows))
         found: dict[str, list[Prediction]] = {}
-        asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
-        manifests = {task: each.manifest for task, each in asked.items()}
-        for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
+        asked = {task: check_request(rows, numbers, store.certificate(task)) for task in tasks}
+        certificates = {task: each.certificate for task, each in asked.items()}
+        for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
             if len(group) == 1:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
@@ -208,7 +208,7 @@ class Predictor:
         backbone.model.train(False)
         encoded, numbers = asked[0].encoded(models), asked[0].numbers
         found: list[dict[int, Prediction]] = [{} for _ in asked]
-        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
+        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].certificate.kind):
             positions, near = batch["index"].tolist(), list[bool]()
             with oom_reported(_names(asked), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
@@ -220,7 +220,9 @@ class Predictor:
                     decoding=Decoding(tokenizer=models.tokenizer, near_ties=near),
                 )
             for own, each, outputs in zip(found, asked, outputs_of_tasks, strict=True):
-                own |= zip(positions, in_words(outputs, each.manifest, models, encoded, positions, near), strict=True)
+                own |= zip(
+                    positions, in_words(outputs, each.certificate, models, encoded, positions, near), strict=True
+                )
         return [[own[position] for position in range(len(own))] for own in found]
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
@@ -238,7 +240,7 @@ class Predictor:
         store, models = self._models.store, self._models
         # Rows are checked first, because loading a bank takes longer.
         asked, held = store.consistently(
-            lambda: (check_request(rows, numbers, store.manifest(task)), models.held(task)), task
+            lambda: (check_request(rows, numbers, store.certificate(task)), models.held(task)), task
         )
         return self._all([asked], [held], batch_size, below)[0]
 
@@ -247,10 +249,10 @@ class Predictor:
     ) -> dict[int, Prediction]:
         """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
-        asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
-        manifests = {task: each.manifest for task, each in asked.items()}
+        asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
+        certificates = {task: each.certificate for task, each in asked.items()}
         found: dict[int, Prediction] = {}
-        for group in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
+        for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes):
             if len(group) == 1:
                 own = numbers[group[0]]
                 found |= zip(own, self._alone(rows, own, group[0], batch_size, below), strict=True)
@@ -275,7 +277,7 @@ class Predictor:
         first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
         found: dict[int, Prediction] = {}
         for rows, whose in batches(mixed.lengths, task_N, kind_of_T, batch_size):
-            batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
+            batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].certificate.kind, train=False)
             own, counts = [asked[task] for task, _ in whose], [count for _, count in whose]
             positions_N = rows - first_N[rows]
             numbers = [asked[task].numbers[row] for task, row in zip(task_N[rows], positions_N, strict=True)]
@@ -291,15 +293,15 @@ class Predictor:
             for (task, _), each, outputs in zip(
                 whose, np.split(positions_N, np.cumsum(counts)[:-1]), outputs_of_tasks, strict=True
             ):
-                answers += in_words(outputs, asked[task].manifest, models, parts[task], each.tolist())
+                answers += in_words(outputs, asked[task].certificate, models, parts[task], each.tolist())
             found |= zip(numbers, answers, strict=True)
         return found
 
     def _held(self, asked: Request) -> CachedBank:
         """Return a task's bank, after checking that it is the bank that the rows were prepared for."""
-        store, task = self._models.store, asked.manifest.task
-        now, held = store.consistently(lambda: (store.manifest(task), self._models.held(task)), task)
-        if now.seal != asked.manifest.seal:
+        store, task = self._models.store, asked.certificate.task
+        now, held = store.consistently(lambda: (store.certificate(task), self._models.held(task)), task)
+        if now.seal != asked.certificate.seal:
             raise StoreError(
                 f"task {task!r} was replaced in {store.folder} while its rows were being prepared: try again."
             )
@@ -307,5 +309,5 @@ class Predictor:
 
 
 def _names(asked: Sequence[Request]) -> str:
-    names = [each.manifest.task for each in asked]
+    names = [each.certificate.task for each in asked]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import MAX_OPTIONS, kind_of, kinds
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
@@ -68,44 +68,44 @@ _CHAT = "the text of a user message, or a list of messages {role, content} that 
 _EMPTY = (None, "")
 
 
-def standard_columns(manifest: Manifest) -> tuple[str, ...]:
+def standard_columns(certificate: Certificate) -> tuple[str, ...]:
     """Return the standard column names of a task's kind: the keys of ``columns`` in a stream file."""
-    names = kind_of(manifest).row_columns(pair=manifest.pair, options=manifest.options_from == "row")
-    return names if manifest.chat is None else ("messages", *names[1:])
+    names = kind_of(certificate).row_columns(pair=certificate.pair, options=certificate.options_from == "row")
+    return names if certificate.chat is None else ("messages", *names[1:])
 
 
 @dataclass(frozen=True)
 class TaskColumns:
     """A task and the columns that may hold its rows."""
 
-    manifest: Manifest
+    certificate: Certificate
     own: tuple[str, ...]
     """The columns of its training data."""
     standard: tuple[str, ...]
 
     @classmethod
-    def of(cls, manifest: Manifest, spec: TaskSpec | None) -> TaskColumns:
+    def of(cls, certificate: Certificate, spec: TaskSpec | None) -> TaskColumns:
         """Return the columns of a learned task.
 
         Args:
-            manifest: manifest of the task.
+            certificate: the certificate of the task.
             spec: the task in the run's stream file; None if it is no longer there.
         """
-        standard = standard_columns(manifest)
-        if spec is None or spec.kind != manifest.kind:  # the stream file was edited and describes other data
-            return cls(manifest, standard, standard)
+        standard = standard_columns(certificate)
+        if spec is None or spec.kind != certificate.kind:  # the stream file was edited and describes other data
+            return cls(certificate, standard, standard)
         keys = standard
-        if manifest.chat is not None:
+        if certificate.chat is not None:
             keys = (next(iter(spec.columns.read_by(spec.kind))), *standard[1:])
         read = spec.columns.read_by(spec.kind)
         own = tuple(name for key in keys if (name := read.get(key)) is not None)
-        return cls(manifest, standard if len(own) < len(keys) else own, standard)
+        return cls(certificate, standard if len(own) < len(keys) else own, standard)
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""
         if task_column in self.own:
             raise InputError(
-                f"--task-column {task_column}: task {self.manifest.task!r} reads its rows from a column of this name "
+                f"--task-column {task_column}: task {self.certificate.task!r} reads its rows from a column of this name "
                 f"({_listed(self.own)} in the data it was learned from); rename the column that names the tasks"
             )
 
@@ -130,7 +130,7 @@ class TaskColumns:
         other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
         found = known_names([*map(repr, record)]) if record else "no column"
         raise InputError(
-            f"{where}: task {self.manifest.task!r} reads the column{'s' * several} {_listed(self.own)}{other}; found "
+            f"{where}: task {self.certificate.task!r} reads the column{'s' * several} {_listed(self.own)}{other}; found "
             f"{found}. Rename the column{'s' * several} to match.{separators_hint(record)}"
         )
 
@@ -139,20 +139,21 @@ class TaskColumns:
         filled = [name for name in self.standard if record.get(name) not in _EMPTY and name not in self.own]
         if filled and all(record[name] in _EMPTY for name in self.own):
             raise InputError(
-                f"{where}: task {self.manifest.task!r} reads {_listed(self.own)}, which this row leaves empty while it fills "
+                f"{where}: task {self.certificate.task!r} reads {_listed(self.own)}, which this row leaves empty "
+                f"while it fills "
                 f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
                 ".jsonl file may have different columns in each row."
             )
 
     def unusable(self, where: str, name: str, value: Any) -> InputError:
         """Return the error for a value that is not a valid row or part of one."""
-        reads = f"{where}: task {self.manifest.task!r} reads the column {name!r}"
+        reads = f"{where}: task {self.certificate.task!r} reads the column {name!r}"
         if value is None:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
         if value == [] or (isinstance(value, str) and not value.strip()):
             return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
-        form = kind_of(self.manifest).cell_form if self.manifest.chat is None else _CHAT
-        if self.manifest.options_from == "row" and name in (self.own[-1], self.standard[-1]):
+        form = kind_of(self.certificate).cell_form if self.certificate.chat is None else _CHAT
+        if self.certificate.options_from == "row" and name in (self.own[-1], self.standard[-1]):
             form = f"a list of 2 to {MAX_OPTIONS:,} different texts"
         held = reprlib.repr(value)
         return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
@@ -178,7 +179,7 @@ def row_of_record(
     Raises:
         InputError: if a cell is not valid.
     """
-    if task.manifest.options_from == "row":
+    if task.certificate.options_from == "row":
         value = record[names[-1]] if in_table else plain(record[names[-1]])
         options = options_of(value) if in_table or not isinstance(value, str) else None
         if options_fault(value, options) is not None:
@@ -188,7 +189,7 @@ def row_of_record(
 
 
 def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str], in_table: bool, images: bool) -> Row:
-    if kind_of(task.manifest).per_word:
+    if kind_of(task.certificate).per_word:
         words = words_in(plain(record[names[0]]), in_table=in_table)
         if (
             not isinstance(words, list)
@@ -197,18 +198,18 @@ def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str],
         ):
             raise task.unusable(where, names[0], words)
         return words
-    if task.manifest.chat is not None:
+    if task.certificate.chat is not None:
         row = messages_in(plain(record[names[0]]), in_table=in_table)
         try:
-            conversation(messages_of(row), task.manifest.chat.system, ends="user")
+            conversation(messages_of(row), task.certificate.chat.system, ends="user")
         except ValueError as error:
             raise InputError(f"{task.unusable(where, names[0], row)} What is wrong: {error}.") from error
         return row
     for name in names:
-        image = images and kind_of(task.manifest).reads_images and not isinstance(record[name], str | None)
+        image = images and kind_of(task.certificate).reads_images and not isinstance(record[name], str | None)
         if not image and (not isinstance(record[name], str) or not record[name].strip()):
             raise task.unusable(where, name, record[name])
-    return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]
+    return (record[names[0]], record[names[1]]) if task.certificate.pair else record[names[0]]
 
 
 def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> Row:
@@ -300,30 +301,30 @@ def column_names(record: Record) -> str:
     return ", ".join(map(repr, record)) or "no column"
 
 
-def record_of(row: Row, prediction: Prediction, manifest: Manifest, given: Record | None = None) -> Record:
+def record_of(row: Row, prediction: Prediction, certificate: Certificate, given: Record | None = None) -> Record:
     """Return a record of a row and its prediction, without the task.
 
     Args:
         row: the row.
         prediction: its prediction.
-        manifest: manifest of its task; if the task is unknown, of the most probable one.
+        certificate: certificate of its task; if the task is unknown, of the most probable one.
         given: the row with all its columns; None means the row with the standard column names.
     """
     if given is None:
-        names = standard_columns(manifest)
+        names = standard_columns(certificate)
         given = dict(zip(names, row if len(names) > 1 else (row,), strict=True))
     record: Record = {**given, ANSWER: prediction.value}
     if prediction.probabilities is not None:
         record[SHARES] = dict(prediction.probabilities)
-    record |= {name: prediction.details.get(name) for name in kind_of(manifest).details}
-    if has_near_ties(manifest):
+    record |= {name: prediction.details.get(name) for name in kind_of(certificate).details}
+    if has_near_ties(certificate):
         record[NEAR_TIE] = None if prediction.task is None else prediction.near_tie
     return record
 
 
-def has_near_ties(manifest: Manifest) -> bool:
+def has_near_ties(certificate: Certificate) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
-    return manifest.environment.precision == "bf16" and not kind_of(manifest).has_numbers
+    return certificate.environment.precision == "bf16" and not kind_of(certificate).has_numbers
 
 
 def route_of(prediction: Prediction) -> Record:

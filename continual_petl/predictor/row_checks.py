@@ -14,7 +14,7 @@ from continual_petl.kind import MAX_OPTIONS, HowEncoded, kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
 from continual_petl.predictor.records import Row
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
@@ -26,7 +26,7 @@ from continual_petl.streams.stream_file.size_limits import half_character
 class Request:
     """Checked rows for one task."""
 
-    manifest: Manifest
+    certificate: Certificate
     numbers: Sequence[int]
     """Indices of these rows among all given rows."""
     inputs: list[Any]
@@ -44,18 +44,18 @@ class Request:
         Raises:
             InputError: if a row cannot be used.
         """
-        manifest, among = self.manifest, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
+        certificate, among = self.certificate, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
         how = HowEncoded(
             tokenizer=models.tokenizer,
-            max_length=manifest.max_length,
-            max_target_length=manifest.max_target_length,
+            max_length=certificate.max_length,
+            max_target_length=certificate.max_target_length,
             images=models.images,
-            chat=manifest.chat,
-            options=manifest.options if options else None,
-            settings=manifest.kind_settings,
-            where=f"task {manifest.task!r}, {among}rows to predict",
+            chat=certificate.chat,
+            options=certificate.options if options else None,
+            settings=certificate.kind_settings,
+            where=f"task {certificate.task!r}, {among}rows to predict",
         )
-        encoded: TokenisedRows = kind_of(manifest).encode(
+        encoded: TokenisedRows = kind_of(certificate).encode(
             self.inputs, how, pairs=self.pairs, row_options=self.options if options else None
         )
         if encoded.first_piece is not None:
@@ -68,8 +68,8 @@ class Request:
             seen = len(rows.places_of_words(position))
             if seen < len(words):
                 raise InputError(
-                    f"task {self.manifest.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
-                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; split the row, "
+                    f"task {self.certificate.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
+                    f"first {seen} fit into the {self.certificate.max_length} tokens that the backbone takes; split the row, "
                     "so that every word gets a tag"
                 )
 
@@ -82,8 +82,8 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
     """
     alike: dict[tuple[bool, int], list[int]] = {}
     for number, each in enumerate(asked):
-        if kind_of(each.manifest).reads_texts:
-            alike.setdefault((each.manifest.pair, each.manifest.max_length), []).append(number)
+        if kind_of(each.certificate).reads_texts:
+            alike.setdefault((each.certificate.pair, each.certificate.max_length), []).append(number)
     found: dict[int, TokenisedRows] = {}
     for numbers in alike.values():
         own = [asked[number] for number in numbers]
@@ -101,68 +101,69 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
     return [found[number] if number in found else each.encoded(models) for number, each in enumerate(asked)]
 
 
-def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
+def check_request(rows: Sequence[Row], numbers: Sequence[int], certificate: Certificate) -> Request:
     """Return the rows of a task, or raise `InputError` naming the first row of a type that the task was not learned on.
 
     Args:
         rows: all rows that were given.
         numbers: indices of the rows that the task is to predict.
-        manifest: manifest of the task.
+        certificate: the certificate of the task.
     """
     own = [rows[number] for number in numbers]
     options: list[Sequence[str]] | None = None
-    if manifest.options_from == "row":
-        parts = [_beside_options(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
+    if certificate.options_from == "row":
+        parts = [_beside_options(row, number, certificate) for number, row in zip(numbers, own, strict=True)]
         own, options = [source for source, _ in parts], [texts for _, texts in parts]
-    if manifest.chat is not None:
-        chats = [_conversation(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
-        return Request(manifest, numbers, chats, None, options)
+    if certificate.chat is not None:
+        chats = [_conversation(row, number, certificate) for number, row in zip(numbers, own, strict=True)]
+        return Request(certificate, numbers, chats, None, options)
     for place, (number, row) in enumerate(zip(numbers, own, strict=True)):
-        wanted = kind_of(manifest).wanted_row(row, pair=manifest.pair)
+        wanted = kind_of(certificate).wanted_row(row, pair=certificate.pair)
         if wanted is not None:
             more = "; a tuple is always one row: give several rows in a list" * (
                 isinstance(row, tuple) and len(rows) == 1
             )
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}{more}"
+                f"task {certificate.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}{more}"
             )
-        if not _is_filled(row, manifest):
+        if not _is_filled(row, certificate):
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs a text, as "
+                f"task {certificate.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs "
+                f"a text, as "
                 "in training: fill it, or leave the row out"
             )
-        texts = [] if kind_of(manifest).reads_images else [row] if isinstance(row, str) else row
+        texts = [] if kind_of(certificate).reads_images else [row] if isinstance(row, str) else row
         if (half := half_character("\n".join([*texts, *(options[place] if options else ())]))) is not None:
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} contains {half}, half of a surrogate pair, which is not a "
+                f"task {certificate.task!r}: row {number + 1} contains {half}, half of a surrogate pair, which is not a "
                 "character: write the complete character"
             )
-    if manifest.pair:
-        return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])
-    if kind_of(manifest).per_word:
+    if certificate.pair:
+        return Request(certificate, numbers, [row[0] for row in own], [row[1] for row in own])
+    if kind_of(certificate).per_word:
         own = [row.split() if isinstance(row, str) else list(row) for row in own]
-    return Request(manifest, numbers, own, None, options)
+    return Request(certificate, numbers, own, None, options)
 
 
-def accepts(row: Row, manifest: Manifest) -> bool:
+def accepts(row: Row, certificate: Certificate) -> bool:
     """Return whether a task takes rows like this one, which was given without a task name."""
-    if manifest.options_from == "row":
+    if certificate.options_from == "row":
         if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
             return False
         row = row[0]
-    if manifest.chat is not None:
+    if certificate.chat is not None:
         try:
-            return bool(conversation(messages_of(row), manifest.chat.system, ends="user"))
+            return bool(conversation(messages_of(row), certificate.chat.system, ends="user"))
         except ValueError:
             return False
-    if isinstance(row, tuple) and len(row) == 2 and not manifest.pair:
+    if isinstance(row, tuple) and len(row) == 2 and not certificate.pair:
         return False  # a pair, never two words
-    return kind_of(manifest).wanted_row(row, pair=manifest.pair) is None
+    return kind_of(certificate).wanted_row(row, pair=certificate.pair) is None
 
 
 def in_words(
     outputs: Outputs,
-    manifest: Manifest,
+    certificate: Certificate,
     models: ModelCache,
     encoded: TokenisedRows,
     positions: Sequence[int],
@@ -172,68 +173,69 @@ def in_words(
 
     Args:
         outputs: the outputs of `respond`.
-        manifest: manifest of the task.
+        certificate: the certificate of the task.
         models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
         positions: indices of the predicted rows among them.
         near_ties: for generated texts, whether each was nearly another one; empty if that is not known.
     """
-    precision = manifest.environment.precision
+    precision = certificate.environment.precision
     if isinstance(outputs, list):
         assert models.tokenizer is not None
-        assert manifest.generation is not None
-        texts = decode(models.tokenizer, outputs, manifest.generation.stop)
+        assert certificate.generation is not None
+        texts = decode(models.tokenizer, outputs, certificate.generation.stop)
         near = near_ties or [False] * len(texts)
         found = [Prediction(value=text, near_tie=tie) for text, tie in zip(texts, near, strict=True)]
     elif encoded.first_piece is not None:
-        assert manifest.labels is not None
+        assert certificate.labels is not None
         kept = [row[encoded.places_of_words(position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
-        found = tags(manifest.labels, kept, precision=precision)
+        found = tags(certificate.labels, kept, precision=precision)
     elif encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]
         found = choices(texts_of_rows, outputs.cpu(), precision=precision)
     else:
-        kind = kind_of(manifest)
+        kind = kind_of(certificate)
         own = {"texts": encoded.texts.take(positions)} if encoded.texts is not None and kind.extracts else {}
         found = kind.in_words(
-            manifest.labels,
+            certificate.labels,
             outputs.cpu().detach().float(),
-            targets=manifest.targets,
+            targets=certificate.targets,
             rounding=ROUNDING[precision],
             **own,
         )
-    return [replace(each, task=manifest.task) for each in found]
+    return [replace(each, task=certificate.task) for each in found]
 
 
-def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:
+def _beside_options(row: Row, number: int, certificate: Certificate) -> tuple[Row, Sequence[str]]:
     """Return a row of a task whose rows have their own options: the source, and the options."""
     wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
     if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
         raise InputError(
-            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
+            f"task {certificate.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
         )
     if (fault := options_fault(row[1], list(row[1]))) is not None:
         raise InputError(
-            f"task {manifest.task!r}: row {number + 1}, options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts "
+            f"task {certificate.task!r}: row {number + 1}, options: {fault}; a row needs 2 to {MAX_OPTIONS:,} "
+            f"different texts "
             "to choose from"
         )
     return row[0], row[1]
 
 
-def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
-    assert manifest.chat is not None
+def _conversation(row: Row, number: int, certificate: Certificate) -> list[Message]:
+    assert certificate.chat is not None
     try:
-        return conversation(messages_of(row), manifest.chat.system, ends="user")
+        return conversation(messages_of(row), certificate.chat.system, ends="user")
     except ValueError as error:
         raise InputError(
-            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
+            f"task {certificate.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
             "user message, or a list of messages {role, content} that ends with a user message"
         ) from error
 
 
-def _is_filled(row: Row, manifest: Manifest) -> bool:
+def _is_filled(row: Row, certificate: Certificate) -> bool:
     """Return whether a row of the right type has no blank text; an image has no text at all."""
-    return kind_of(manifest).reads_images or all(text.strip() for text in ((row,) if isinstance(row, str) else row))
+    return kind_of(certificate).reads_images or all(text.strip() for text in ((row,) if isinstance(row, str) else row))
 
 
 def _shown(row: Row) -> str:

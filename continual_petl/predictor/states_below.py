@@ -25,7 +25,7 @@ def kept_states(models: ModelCache, finder: TaskFinder, num_rows: int) -> dict[E
         finder: finds the task of the rows.
         num_rows: number of rows.
     """
-    layer, backbone = finder.lowest_layer(models), models.backbone_of(next(iter(finder.manifests)))
+    layer, backbone = finder.lowest_layer(models), models.backbone_of(next(iter(finder.certificates)))
     num_tokens = backbone.max_length or 1024  # images have no maximum length; few models have more patches
     fits = num_rows * num_tokens * backbone.hidden_size * 4 <= MAX_BYTES
     return {encoding: StatesBelow(layer=layer) for encoding in finder.groups} if layer and fits else None

@@ -26,7 +26,7 @@ from continual_petl.router.row_states import StatesBelow, row_states
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.router.totals import Totals, read_sums, totals_of
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
 from continual_petl.store.store import Store
@@ -78,24 +78,24 @@ class TaskFinder:
     totals: Totals
     """The routing statistics of all tasks that had been learned when this was created."""
     router: Router
-    groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
-    """For each encoding, the manifest of one of its tasks, and the names of all its tasks."""
+    groups: Mapping[Encoding, tuple[Certificate, tuple[str, ...]]]
+    """For each encoding, the certificate of one of its tasks, and the names of all its tasks."""
     layers: frozenset[str]
     """The layer ranges of the tasks' banks."""
 
     @property
-    def manifests(self) -> dict[str, Manifest]:
-        """One manifest per encoding, by task."""
-        return {manifest.task: manifest for manifest, _ in self.groups.values()}
+    def certificates(self) -> dict[str, Certificate]:
+        """One certificate per encoding, by task."""
+        return {certificate.task: certificate for certificate, _ in self.groups.values()}
 
     @property
     def reads_images(self) -> bool:
         """Whether a task on images is among those that may be found."""
-        return any(kind_of(manifest).reads_images for manifest, _ in self.groups.values())
+        return any(kind_of(certificate).reads_images for certificate, _ in self.groups.values())
 
     def lowest_layer(self, models: ModelCache) -> int:
         """Return the number of the lowest layer that any bank may change; below it, all banks compute the same states."""
-        backbone = models.backbone_of(next(iter(self.manifests)))
+        backbone = models.backbone_of(next(iter(self.certificates)))
         if len(backbone.anatomy.stacks) > 1:
             return 0
         return min(min(select_layers(layer, backbone.num_layers)) for layer in self.layers)
@@ -119,18 +119,18 @@ class TaskFinder:
             below: where to store the token states of the rows, by encoding and row index; None stores none.
         """
         found = dict(known or {})
-        for encoding, (manifest, _) in self.groups.items():
+        for encoding, (certificate, _) in self.groups.items():
             if encoding in found:
                 continue
-            indices = [index for index, row in enumerate(rows) if accepts(row, manifest)]
+            indices = [index for index, row in enumerate(rows) if accepts(row, certificate)]
             found[encoding] = {}
             if indices:
-                encoded = check_request(rows, indices, manifest).encoded(models, options=False)
-                backbone = models.backbone_of(manifest.task)
+                encoded = check_request(rows, indices, certificate).encoded(models, options=False)
+                backbone = models.backbone_of(certificate.task)
                 backbone.model.train(False)
                 own = None if below is None else StatesBelow(layer=below[encoding].layer)
                 # With the attention implementation that the task's routing statistics were computed with; other threads wait.
-                with locked(backbone.model), attending(backbone, manifest.environment.attention):
+                with locked(backbone.model), attending(backbone, certificate.environment.attention):
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
                     )
@@ -170,10 +170,10 @@ class TaskFinder:
         unknown_N, near_N = np.zeros(len(scores_NT), dtype=bool), np.zeros(len(scores_NT), dtype=bool)
         for place in np.unique(best_N).tolist():
             task, indices = router.tasks[place], np.flatnonzero(best_N == place).tolist()
-            own, (manifest, _) = states[encodings[task]], self.groups[encodings[task]]
+            own, (certificate, _) = states[encodings[task]], self.groups[encodings[task]]
             excess_n, threshold = router.excess(np.stack([own[index] for index in indices]), task)
             unknown_N[indices] = excess_n > 0
-            scores, distances = ROUNDING[manifest.environment.precision]
+            scores, distances = ROUNDING[certificate.environment.precision]
             tied_n = gap_N[indices] <= scores if len(router.tasks) > 1 else False
             near_N[indices] = tied_n | (np.abs(excess_n) <= distances * threshold)
         order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
@@ -207,13 +207,13 @@ def task_finder(models: ModelCache) -> TaskFinder:
     check_can_route(store)
     _finders.pop(models, None)  # its totals are modified below
     totals = totals_of(store, None if before is None else before.totals)
-    groups: dict[Encoding, tuple[Manifest, tuple[str, ...]]] = {}
+    groups: dict[Encoding, tuple[Certificate, tuple[str, ...]]] = {}
     layers = set()
     for task in sorted(totals.means):
-        manifest = store.manifest(task)
-        first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
+        certificate = store.certificate(task)
+        first, tasks = groups.get(encoding := _encoding(certificate), (certificate, ()))
         groups[encoding] = (first, (*tasks, task))
-        layers.add("all" if any(m.config.outside for m in manifest.bank.modifications) else manifest.bank.layers)
+        layers.add("all" if any(m.config.outside for m in certificate.bank.modifications) else certificate.bank.layers)
     router = Router(totals, partial(_sums, store))
     finder = TaskFinder(totals=totals, router=router, groups=groups, layers=frozenset(layers))
     _finders[models] = finder
@@ -226,11 +226,11 @@ def _sums(store: Store, task: str) -> TaskSums:
     return sums
 
 
-def _encoding(manifest: Manifest) -> Encoding:
-    kind = "text" if kind_of(manifest).reads_texts else manifest.kind
-    chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
-    pair, made = manifest.pair or manifest.options_from == "row", manifest.environment
-    return kind, pair, manifest.max_length, manifest.max_target_length, made.precision, made.attention, chat
+def _encoding(certificate: Certificate) -> Encoding:
+    kind = "text" if kind_of(certificate).reads_texts else certificate.kind
+    chat = None if certificate.chat is None else (certificate.chat.digest, certificate.chat.system)
+    pair, made = certificate.pair or certificate.options_from == "row", certificate.environment
+    return kind, pair, certificate.max_length, certificate.max_target_length, made.precision, made.attention, chat
 
 
 def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:

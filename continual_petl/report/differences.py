@@ -1,4 +1,4 @@
-"""Compares two runs task by task: returns plain values, read only from manifests."""
+"""Compares two runs task by task: returns plain values, read only from certificates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from continual_petl.banks.config.descriptions import changes_in_words
 from continual_petl.learner.task_plan import unlike
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 
 _BESIDE_THE_PLAN = {"max_length", "parameters", "preparation", "parent", "start", "reads"}
@@ -29,7 +29,7 @@ def differences(one: Store, other: Store) -> dict[str, Any]:
     pins = [store.pinned() for store in (one, other)]
     digests = [None if pinned is None else pinned.digest for pinned in pins]
     only = [[task for task in tasks[n] if task not in sets[1 - n]] for n in (0, 1)]
-    compared = {task: _compared(one.manifest(task), other.manifest(task)) for task in shared}
+    compared = {task: _compared(one.certificate(task), other.certificate(task)) for task in shared}
     found = {
         "backbone": digests[0] == digests[1],
         "backbones": [None if pinned is None else {"name": pinned.name, "digest": pinned.digest} for pinned in pins],
@@ -41,7 +41,7 @@ def differences(one: Store, other: Store) -> dict[str, Any]:
     return {"same": bool(same and all(each["same"] for each in compared.values())), **found}
 
 
-def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
+def _compared(one: Certificate, other: Certificate) -> dict[str, Any]:
     """Return the differences between one task's two banks.
 
     Returns:
@@ -72,16 +72,16 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
     }
 
 
-def _environment(manifest: Manifest) -> dict[str, Any]:
-    trained = manifest.training_attention or manifest.environment.attention
-    return {**_flat(manifest.environment.model_dump()), "training_attention": trained}
+def _environment(certificate: Certificate) -> dict[str, Any]:
+    trained = certificate.training_attention or certificate.environment.attention
+    return {**_flat(certificate.environment.model_dump()), "training_attention": trained}
 
 
-def _specification(manifest: Manifest) -> dict[str, Any]:
+def _specification(certificate: Certificate) -> dict[str, Any]:
     """Return the specification of a bank, without its position in the chain or values derived from its tensors."""
-    tree = {**manifest.settings, **manifest.model_dump(mode="json", include=_BESIDE_THE_PLAN)}
+    tree = {**certificate.settings, **certificate.model_dump(mode="json", include=_BESIDE_THE_PLAN)}
     modifications = tree["bank"].pop("modifications")
-    words = changes_in_words(manifest.bank)
+    words = changes_in_words(certificate.bank)
     # If the modifications differ, so do all their details, and only their descriptions are listed (see `_unlike`).
     details = {
         f"bank.modifications.{n}.{key}": v
@@ -91,8 +91,8 @@ def _specification(manifest: Manifest) -> dict[str, Any]:
     return {**_flat(tree), "bank.modifications": words, **details}
 
 
-def _scores(manifest: Manifest) -> dict[str, Any]:
-    return {f"{split}.{name}": v for split, score in manifest.scores.items() for name, v in score.scores.items()}
+def _scores(certificate: Certificate) -> dict[str, Any]:
+    return {f"{split}.{name}": v for split, score in certificate.scores.items() for name, v in score.scores.items()}
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ def listed(store: Store) -> list[dict[str, Any]]:
 
 
 def errors_of(store: Store) -> dict[str, dict[str, float]]:
-    """Return the errors of the regression tasks, by task; see `Manifest.errors`."""
+    """Return the errors of the regression tasks, by task; see `Certificate.errors`."""
     return {link.task: dict(link.errors) for link in store.links() if link.errors}
 
 
@@ -40,14 +40,14 @@ def run_to_json(store: Store, name: str) -> dict[str, Any]:
     from continual_petl.report.results import read_results  # imports torch
 
     head, pinned = store.head(), store.pinned()
-    manifests = {task: store.manifest(task) for task in store.tasks}
+    certificates = {task: store.certificate(task) for task in store.tasks}
     return {
         "stream": name,
         "backbone": None if pinned is None else pinned.model_dump(mode="json", exclude={"tensors", "config"}),
-        "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
+        "environments": {task: m.environment.model_dump(mode="json") for task, m in certificates.items()},
         "scores": {
             task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}
-            for task, m in manifests.items()
+            for task, m in certificates.items()
         },
         "results": read_results(store).to_json(),
         "growth": [row.to_json() for row in growth(store)],

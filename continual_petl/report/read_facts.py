@@ -15,8 +15,8 @@ from continual_petl.report.results import results_of
 from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.reading import Stamp, entries, listing, refuse_link, stamp_of
 from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.folder.results_file import TaskLine, each_result
@@ -115,7 +115,7 @@ class Reader:
         )
 
     def _read_tasks(self) -> None:
-        """Read every task before the inspection, which then finds each manifest already read and checked."""
+        """Read every task before the inspection, which then finds each certificate already read and checked."""
         with suppress(StoreError):  # reported by the inspection
             names = self._store.names()
             self._keep = len(names) <= MAX_TASKS
@@ -128,14 +128,14 @@ class Reader:
         signatures = tuple((path.name, stamp_of(path)) for path in files)
         known = self._known.get(name)
         if known is None or known[0] != signatures:
-            manifest = self._store.manifest(name)
+            certificate = self._store.certificate(name)
             facts = TaskFacts.of(
-                manifest,
+                certificate,
                 self._history(name),
                 files={path: signature[2] for path, signature in signatures},
                 check=check_task(self._store, name, None),
                 checked_at=time.time(),
-                read=None if self._keep else partial(self._again, name, manifest.seal),
+                read=None if self._keep else partial(self._again, name, certificate.seal),
             )
             known = self._known[name] = signatures, facts
         return known[1]
@@ -150,14 +150,14 @@ class Reader:
             return read_curve(self._store.progress_folder(task))
         return None
 
-    def _again(self, name: str, seal: str) -> tuple[Manifest, History | None]:
-        """Return the manifest and history of a task that was read before."""
-        manifest = self._store.consistently(lambda: self._store.manifest(name), name)
-        if manifest.seal != seal:
+    def _again(self, name: str, seal: str) -> tuple[Certificate, History | None]:
+        """Return the certificate and history of a task that was read before."""
+        certificate = self._store.consistently(lambda: self._store.certificate(name), name)
+        if certificate.seal != seal:
             raise StoreError(
                 f"task {name!r} was replaced by another bank while the report was drawn; draw the report again"
             )
-        return manifest, self._history(name)
+        return certificate, self._history(name)
 
 
 def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:

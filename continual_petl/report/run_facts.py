@@ -14,10 +14,10 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
 from continual_petl.report.wrong_predictions import WrongPredictions
+from continual_petl.store.certificate.certificate import PARTS, ROUTER, Certificate
 from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Answered, Curve, History
-from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
 from continual_petl.store.certificate.pinned_backbone import PinnedBackbone
 from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.progress import Position
@@ -33,7 +33,8 @@ MAX_STEPS = 200
 class TaskFacts:
     """The facts about one task that are needed for all tasks of a run at once, and a function that reads the rest.
 
-    The manifests and histories of a long run are not kept in memory: they are read again, one by one, for the task details.
+    The certificates and histories of a long run are not kept in memory: they are read again, one by one, for the task
+    details.
     """
 
     link: Link
@@ -58,49 +59,49 @@ class TaskFacts:
     """The check of its certificate."""
     checked_at: float
     """Seconds since 1970."""
-    read: Callable[[], tuple[Manifest, History | None]] = field(compare=False)
-    """Returns the manifest, and the history if there is one."""
+    read: Callable[[], tuple[Certificate, History | None]] = field(compare=False)
+    """Returns the certificate, and the history if there is one."""
 
     @classmethod
     def of(
         cls,
-        manifest: Manifest,
+        certificate: Certificate,
         history: History | None,
         *,
         files: Mapping[str, int],
         check: TaskCheck,
         checked_at: float,
-        read: Callable[[], tuple[Manifest, History | None]] | None = None,
+        read: Callable[[], tuple[Certificate, History | None]] | None = None,
     ) -> TaskFacts:
         """Return the facts of a task.
 
         Args:
-            manifest: the task's manifest.
+            certificate: the task's certificate.
             history: the task's history, if there is one.
             files: bytes on disk by file.
             check: the check of its certificate.
             checked_at: seconds since 1970.
-            read: reads manifest and history again; without it, they are kept.
+            read: reads certificate and history again; without it, they are kept.
         """
         scores = () if history is None else history.curve.scores
         return cls(
-            link=link_of(manifest),
+            link=link_of(certificate),
             # Interned, since many tasks share these texts.
-            training=sys.intern(training_in_words(manifest.training)),
-            bytes_by_part=_bytes_by_part(manifest, sum(files.values()), files.get(ROUTER, 0)),
-            precision=manifest.environment.precision,
-            data=manifest.data,
-            seed=manifest.seed,
-            fit=tuple((at.step, at.scores[manifest.metric]) for at in scores if manifest.metric in at.scores),
+            training=sys.intern(training_in_words(certificate.training)),
+            bytes_by_part=_bytes_by_part(certificate, sum(files.values()), files.get(ROUTER, 0)),
+            precision=certificate.environment.precision,
+            data=certificate.data,
+            seed=certificate.seed,
+            fit=tuple((at.step, at.scores[certificate.metric]) for at in scores if certificate.metric in at.scores),
             has_history=history is not None,
             files=files,
             check=check,
             checked_at=checked_at,
-            read=read or (lambda: (manifest, history)),
+            read=read or (lambda: (certificate, history)),
         )
 
     def opened(self) -> TaskFacts:
-        """Return the same facts with the manifest and history in memory, for repeated access."""
+        """Return the same facts with the certificate and history in memory, for repeated access."""
         found = self.read()
         return replace(self, read=lambda: found)
 
@@ -110,7 +111,7 @@ class TaskFacts:
         return self.link.task
 
     @property
-    def manifest(self) -> Manifest:
+    def certificate(self) -> Certificate:
         """Its certificate; read again if the run is long."""
         return self.read()[0]
 
@@ -136,9 +137,9 @@ class TaskFacts:
         return sum(self.link.parameters.values())
 
 
-def _bytes_by_part(manifest: Manifest, num_bytes: int, routing: int) -> dict[str, int]:
+def _bytes_by_part(certificate: Certificate, num_bytes: int, routing: int) -> dict[str, int]:
     found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
-    for name, entry in manifest.tensors.items():
+    for name, entry in certificate.tensors.items():
         found[name.split(".", 1)[0]] += entry_bytes(entry)
     # A truncated bank is smaller than its tensors; its check reports that.
     return {**found, "routing": routing, "certificate": max(0, num_bytes - routing - found.total())}

@@ -19,8 +19,8 @@ from continual_petl.kind import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
 from continual_petl.report.task_settings import answers_in_words, trained_in_words
 from continual_petl.report.whole_table import WholeTable
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import Confusion, History
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.progress import Position
 
 NOTHING_YET = (
@@ -120,7 +120,7 @@ def size(num_bytes: int) -> str:
 
 
 def task_facts(
-    manifest: Manifest,
+    certificate: Certificate,
     history: History,
     num_bytes: int,
     seconds: Mapping[str, float],
@@ -129,7 +129,7 @@ def task_facts(
     """Return the details of one task.
 
     Args:
-        manifest: its manifest.
+        certificate: its certificate.
         history: how it was learned.
         num_bytes: size of its bank.
         seconds: seconds by phase.
@@ -139,42 +139,42 @@ def task_facts(
     table.add_column()
     table.add_column(overflow="fold")
     for name, text in {
-        **_task_settings(manifest, history),
-        **_scores(manifest, history),
-        **_kept(manifest, num_bytes, seconds),
+        **_task_settings(certificate, history),
+        **_scores(certificate, history),
+        **_kept(certificate, num_bytes, seconds),
         "exports": "not recorded" if exports is None else formats_in_words(exports),
     }.items():
         table.add_row(name, Text(printable(text)))
     return table
 
 
-def _task_settings(manifest: Manifest, history: History) -> dict[str, str]:
-    spec = manifest.bank
-    labels = manifest.labels or ()
+def _task_settings(certificate: Certificate, history: History) -> dict[str, str]:
+    spec = certificate.bank
+    labels = certificate.labels or ()
     lines = {
-        "task": manifest.task,
-        "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
+        "task": certificate.task,
+        "kind": certificate.kind + (", pairs of texts" if certificate.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
         "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
         + ("; shared with earlier tasks" if spec.scope == "shared" else ""),
-        "training": trained_in_words(manifest, history),
-        "parameters": f"{sum(manifest.parameters.values()):,}: "
-        + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
+        "training": trained_in_words(certificate, history),
+        "parameters": f"{sum(certificate.parameters.values()):,}: "
+        + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in certificate.parameters.items()),
     }
-    lines |= answers_in_words(manifest)
-    if manifest.max_length:
-        lines["tokens"] = f"at most {manifest.max_length} per row"
-    if manifest.reads:
-        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in manifest.reads)}"
-    lines["started from"] = manifest.started_from
+    lines |= answers_in_words(certificate)
+    if certificate.max_length:
+        lines["tokens"] = f"at most {certificate.max_length} per row"
+    if certificate.reads:
+        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in certificate.reads)}"
+    lines["started from"] = certificate.started_from
     return lines
 
 
-def _scores(manifest: Manifest, history: History) -> dict[str, str]:
-    lines = {} if manifest.is_measured else {"scores": "not measured: imported without rows"}
-    for split, scores in manifest.scores.items():
+def _scores(certificate: Certificate, history: History) -> dict[str, str]:
+    lines = {} if certificate.is_measured else {"scores": "not measured: imported without rows"}
+    for split, scores in certificate.scores.items():
         values = ", ".join(f"{name} {v:.4f}" for name, v in scores.scores.items() if name not in ERROR_NAMES)
-        errors = errors_in_words(scores.scores) if kind_of(manifest).has_numbers else ""
+        errors = errors_in_words(scores.scores) if kind_of(certificate).has_numbers else ""
         errors += " (in brackets: of always predicting the mean)" if errors else ""
         both = "; ".join(filter(None, (values or "no score is defined", errors)))
         lines[split] = f"{both} on {counted(scores.num_examples, 'row')}"
@@ -182,40 +182,41 @@ def _scores(manifest: Manifest, history: History) -> dict[str, str]:
         first, last = history.curve.losses[0], history.curve.losses[-1]
         ends = " to ".join("not finite" if point.loss is None else f"{point.loss:.4f}" for point in (first, last))
         lines["loss"] = f"{ends} in {counted(last.step, 'step')}"
-        if manifest.targets is not None:
+        if certificate.targets is not None:
             lines["loss"] += ", in squared deviations of the targets"
     if history.curve.scores:
-        known = [point.scores.get(manifest.metric) for point in history.curve.scores]
+        known = [point.scores.get(certificate.metric) for point in history.curve.scores]
         shown = ", ".join("not defined" if value is None else f"{value:.4f}" for value in known[-10:])
         before = "... " if len(known) > 10 else ""
-        lines["by epoch"] = f"validation {manifest.metric} {before}{shown}"
+        lines["by epoch"] = f"validation {certificate.metric} {before}{shown}"
     for split, answers in history.answered.items():
-        if isinstance(answers, Confusion) and manifest.labels is not None:
+        if isinstance(answers, Confusion) and certificate.labels is not None:
             wrong = sorted((cell for cell in answers.cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:3]
             text = "; ".join(
-                f"{manifest.labels[t]} predicted as {manifest.labels[a]}: {counted(n, 'row')}" for t, a, n in wrong
+                f"{certificate.labels[t]} predicted as {certificate.labels[a]}: {counted(n, 'row')}"
+                for t, a, n in wrong
             )
             lines[f"mistakes in {split}"] = text or "none"
     return lines
 
 
-def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> dict[str, str]:
+def _kept(certificate: Certificate, num_bytes: int, seconds: Mapping[str, float]) -> dict[str, str]:
     lines = {
         "on disk": f"{num_bytes:,} bytes",
         "time": ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items()) or "not recorded",
-        "seed": str(manifest.seed),
-        "certificate": f"entry {manifest.index} of the chain, counted from 0",
-        "  bank": manifest.digest,
-        "  seal": manifest.seal,
-        "  backbone": manifest.backbone,
-        **{f"  {split} rows": digest for split, digest in manifest.data.items()},
+        "seed": str(certificate.seed),
+        "certificate": f"entry {certificate.index} of the chain, counted from 0",
+        "  bank": certificate.digest,
+        "  seal": certificate.seal,
+        "  backbone": certificate.backbone,
+        **{f"  {split} rows": digest for split, digest in certificate.data.items()},
         "environment": ", ".join(
-            f"{k} {v}" for k, v in manifest.environment.model_dump().items() if v not in ("", None)
+            f"{k} {v}" for k, v in certificate.environment.model_dump().items() if v not in ("", None)
         ),
     }
-    if manifest.training_attention is not None:
-        lines["trained with"] = f"{manifest.training_attention} attention"
-    return lines | {f"notice {number}": text for number, text in enumerate(manifest.notices, 1)}
+    if certificate.training_attention is not None:
+        lines["trained with"] = f"{certificate.training_attention} attention"
+    return lines | {f"notice {number}": text for number, text in enumerate(certificate.notices, 1)}
 
 
 def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:

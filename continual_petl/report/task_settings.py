@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from continual_petl.banks.config.descriptions import in_words
 from continual_petl.banks.config.spec import Modification, default_of
 from continual_petl.errors import counted
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import History
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MAX_VALUES = 20
@@ -90,65 +90,65 @@ def training_in_words(training: ResolvedTraining, history: History | None = None
     return ", ".join([first, *others])
 
 
-def trained_in_words(manifest: Manifest, history: History | None = None) -> str:
+def trained_in_words(certificate: Certificate, history: History | None = None) -> str:
     """Describe how a task's bank was trained, wherever it was trained."""
-    if manifest.is_imported:
+    if certificate.is_imported:
         return "in another library"
-    words = training_in_words(manifest.training, history)
-    return words if manifest.origin is None else f"{words}; by {manifest.origin.in_words}"
+    words = training_in_words(certificate.training, history)
+    return words if certificate.origin is None else f"{words}; by {certificate.origin.in_words}"
 
 
-def answers_in_words(manifest: Manifest) -> dict[str, str]:
+def answers_in_words(certificate: Certificate) -> dict[str, str]:
     """Describe what a task's answers are read as: how its tags mark entities, or how its target numbers are standardised."""
     found = {}
-    if manifest.targets is not None:
-        mean, deviation = manifest.targets.mean, manifest.targets.deviation
+    if certificate.targets is not None:
+        mean, deviation = certificate.targets.mean, certificate.targets.deviation
         found["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
-    if manifest.tags is not None:
-        found["tags"] = manifest.tags.in_words
+    if certificate.tags is not None:
+        found["tags"] = certificate.tags.in_words
     return found
 
 
-def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, str]:
+def settings_in_words(certificate: Certificate, history: History | None) -> dict[str, str]:
     """Return the settings of a task by name: the most important ones, and all that do not have their default value.
 
     Args:
-        manifest: the task's manifest.
+        certificate: the task's certificate.
         history: the task's history; None if it is missing or damaged.
     """
-    training, bank = manifest.training, manifest.bank
-    lines = {"bank": in_words(bank), **_modifications(manifest)}
+    training, bank = certificate.training, certificate.bank
+    lines = {"bank": in_words(bank), **_modifications(certificate)}
     lines |= {named(name): value_in_words(value) for name, value in changed(bank, _BANK_ROWS).items()}
-    lines["started from"] = manifest.started_from
-    if manifest.reads:
-        lines["reads"] = ", ".join(repr(parent.task) for parent in manifest.reads)
-    if not manifest.is_imported:
-        lines |= {} if manifest.origin is None else {"trained by": manifest.origin.in_words}
+    lines["started from"] = certificate.started_from
+    if certificate.reads:
+        lines["reads"] = ", ".join(repr(parent.task) for parent in certificate.reads)
+    if not certificate.is_imported:
+        lines |= {} if certificate.origin is None else {"trained by": certificate.origin.in_words}
         lines["learning rate"] = f"{training.learning_rate:g}"
         lines["epochs"] = epochs_in_words(training, history)
         lines["batch size"] = f"{training.batch_size:,}"
         lines |= {named(name): value_in_words(value) for name, value in changed(training, _ALWAYS).items()}
-    lines["precision"] = manifest.environment.precision
-    if manifest.max_length:
-        lines["tokens per row"] = f"at most {manifest.max_length:,}"
-    if manifest.max_target_length:
-        lines["tokens per target"] = f"at most {manifest.max_target_length:,}"
-    lines |= {"pooling": manifest.pooling, **answers_in_words(manifest)}
-    if manifest.normalise is not None:
-        lines["scores of options"] = f"divided by the number of {manifest.normalise}"
-    elif manifest.generation is not None:
-        own = {named(name): value for name, value in changed(manifest.generation, ["max_new_tokens"]).items()}
-        lines["generation"] = value_in_words({"max new tokens": manifest.generation.max_new_tokens, **own})
-    if manifest.chat is not None:
-        lines["chat"] = f"loss on {manifest.chat.loss_on}, template {manifest.chat.digest[:16]}"
-        lines |= {} if manifest.chat.system is None else {"system prompt": manifest.chat.system}
-    return lines | {"seed of the task": str(manifest.seed), "backbone (digest)": manifest.backbone[:16]}
+    lines["precision"] = certificate.environment.precision
+    if certificate.max_length:
+        lines["tokens per row"] = f"at most {certificate.max_length:,}"
+    if certificate.max_target_length:
+        lines["tokens per target"] = f"at most {certificate.max_target_length:,}"
+    lines |= {"pooling": certificate.pooling, **answers_in_words(certificate)}
+    if certificate.normalise is not None:
+        lines["scores of options"] = f"divided by the number of {certificate.normalise}"
+    elif certificate.generation is not None:
+        own = {named(name): value for name, value in changed(certificate.generation, ["max_new_tokens"]).items()}
+        lines["generation"] = value_in_words({"max new tokens": certificate.generation.max_new_tokens, **own})
+    if certificate.chat is not None:
+        lines["chat"] = f"loss on {certificate.chat.loss_on}, template {certificate.chat.digest[:16]}"
+        lines |= {} if certificate.chat.system is None else {"system prompt": certificate.chat.system}
+    return lines | {"seed of the task": str(certificate.seed), "backbone (digest)": certificate.backbone[:16]}
 
 
-def _modifications(manifest: Manifest) -> dict[str, str]:
+def _modifications(certificate: Certificate) -> dict[str, str]:
     """Return the options of each modification that are not the defaults of its form."""
     found: dict[str, list[str]] = {}
-    for modification in manifest.bank.modifications:
+    for modification in certificate.bank.modifications:
         options = [
             f"{named(name)} {value_in_words(value)}" for name, value in changed(modification, _IN_THE_NAME).items()
         ]

@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from continual_petl.errors import InputError, StoreError
 from continual_petl.router.sums import Array, TaskSums
-from continual_petl.store.certificate.manifest import ROUTER
+from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.files.atomic import replacing
 from continual_petl.store.files.reading import read_file

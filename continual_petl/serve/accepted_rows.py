@@ -13,7 +13,7 @@ from continual_petl.kind import kind_of, kinds
 from continual_petl.predictor.generate import check_generates
 from continual_petl.predictor.records import Row, standard_columns
 from continual_petl.predictor.row_checks import accepts
-from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.certificate.certificate import ROUTER, Certificate
 
 Form = tuple[str, ...]
 IMAGE: Form = ("image",)
@@ -52,17 +52,17 @@ class AcceptedRows:
     """Whether texts can be streamed."""
 
     @classmethod
-    def by(cls, manifest: Manifest) -> AcceptedRows:
+    def by(cls, certificate: Certificate) -> AcceptedRows:
         """Return what one task takes."""
         try:
-            check_generates(manifest)
+            check_generates(certificate)
             streams = True
         except InputError:
             streams = False
         # A text would be read as the path of an image.
-        samples = {IMAGE: _SAMPLES[IMAGE]} if kind_of(manifest).reads_images else _SAMPLES
-        found = {form for form, row in samples.items() if ROUTER in manifest.files and accepts(row, manifest)}
-        return cls(frozenset({standard_columns(manifest)}), frozenset(found), streams)
+        samples = {IMAGE: _SAMPLES[IMAGE]} if kind_of(certificate).reads_images else _SAMPLES
+        found = {form for form, row in samples.items() if ROUTER in certificate.files and accepts(row, certificate)}
+        return cls(frozenset({standard_columns(certificate)}), frozenset(found), streams)
 
     @classmethod
     def union(cls, several: Iterable[AcceptedRows]) -> AcceptedRows:

@@ -217,8 +217,8 @@ class _Endpoint:
         return _json({"tasks": list(filter(None, found))})
 
     async def _task(self, task: str) -> Response:
-        manifest, entry = await self._read(lambda: (self.catalog.manifest(task), self.catalog.entry(task)))
-        return _json(entry | {"certificate": manifest.model_dump(mode="json", exclude={"tensors"})})
+        certificate, entry = await self._read(lambda: (self.catalog.certificate(task), self.catalog.entry(task)))
+        return _json(entry | {"certificate": certificate.model_dump(mode="json", exclude={"tensors"})})
 
     async def _counted(self) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

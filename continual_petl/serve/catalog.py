@@ -12,12 +12,12 @@ from continual_petl.errors import StoreError, known_names
 from continual_petl.report.inventory import entry_of
 from continual_petl.serve.accepted_rows import AcceptedRows
 from continual_petl.serve.problems import Problem, Unreadable
-from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.certificate.certificate import ROUTER, Certificate
 from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
 
-_MAX_MANIFESTS = 20_000
-"""Maximum number of manifests kept in memory, at about 50 kB each."""
+_MAX_CERTIFICATES = 20_000
+"""Maximum number of certificates kept in memory, at about 50 kB each."""
 
 
 class Catalog:
@@ -33,10 +33,10 @@ class Catalog:
 
     def __init__(self, folder: str | Path) -> None:
         open_store(folder)
-        self._live = Store(Path(folder), max_manifests=_MAX_MANIFESTS)
+        self._live = Store(Path(folder), max_certificates=_MAX_CERTIFICATES)
         self._stamp: object = None
         self._refreshing = threading.Lock()
-        self._manifests: dict[str, Manifest] = {}
+        self._certificates: dict[str, Certificate] = {}
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
         self._taken: dict[str, tuple[str, AcceptedRows]] = {}
         self._together: tuple[dict[str, str], AcceptedRows] | None = None
@@ -61,11 +61,11 @@ class Catalog:
             if not self._live.stream_file.is_file():  # for instance, the disk is no longer mounted
                 raise StoreError(f"{self._live.folder}: the run is no longer there")
             self._live.check_complete()
-            store = self.store.snapshot()  # the snapshot keeps the manifests that are already in memory
+            store = self.store.snapshot()  # the snapshot keeps the certificates that are already in memory
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
-            kept = self._manifests.copy().items()
-            self._manifests = {task: found for task, found in kept if found.seal == seals.get(task)}
+            kept = self._certificates.copy().items()
+            self._certificates = {task: found for task, found in kept if found.seal == seals.get(task)}
             self._entries = {task: found for task, found in self._entries.copy().items() if task in seals}
             self._taken = {task: found for task, found in self._taken.copy().items() if task in seals}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
@@ -76,24 +76,24 @@ class Catalog:
         """Return whether banks were added, replaced or removed since the last call of `refresh`."""
         return self._live.stamp() != self._stamp
 
-    def manifest(self, task: str) -> Manifest:
-        """Return a learned task's manifest.
+    def certificate(self, task: str) -> Certificate:
+        """Return a learned task's certificate.
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
-            Unreadable: if the manifest cannot be read; the task may have been forgotten since the last call of `refresh`.
+            Unreadable: if the certificate cannot be read; the task may have been forgotten since the last call of `refresh`.
         """
-        seal, found = self.seals.get(task), self._manifests.get(task)
+        seal, found = self.seals.get(task), self._certificates.get(task)
         if found is not None and found.seal == seal:
             return found
         if seal is not None:
             try:
-                found = self.store.manifest(task)
+                found = self.store.certificate(task)
             except StoreError as error:
                 raise Unreadable(task) from error
-            while len(self._manifests) >= _MAX_MANIFESTS:
-                del self._manifests[next(iter(self._manifests))]
-            self._manifests[task] = found
+            while len(self._certificates) >= _MAX_CERTIFICATES:
+                del self._certificates[next(iter(self._certificates))]
+            self._certificates[task] = found
             return found
         if task in self.forgotten:
             raise Problem(
@@ -111,7 +111,7 @@ class Catalog:
         for task, seal in seals.items():
             if (own := known.get(task)) is None or own[0] != seal:
                 try:
-                    own = known[task] = (seal, AcceptedRows.by(self.manifest(task)))
+                    own = known[task] = (seal, AcceptedRows.by(self.certificate(task)))
                 except Problem:  # it cannot be read at the moment; a request for the task says so
                     continue
             found.append(own[1])
@@ -124,20 +124,20 @@ class Catalog:
         """Return a task's kind, labels, score, size and seal.
 
         Raises:
-            Problem: see `manifest`.
+            Problem: see `certificate`.
         """
         seal, entry = self._entries.get(task, ("", {}))
         if seal != self.seals.get(task):
-            manifest = self.manifest(task)
+            certificate = self.certificate(task)
             try:
                 known = entry_of(self.store, task)
             except StoreError as error:
                 raise Unreadable(task) from error
             entry = known | {
-                "labels": None if manifest.labels is None else list(manifest.labels),
-                "pair": manifest.pair,
-                "routing": ROUTER in manifest.files,
-                "seal": manifest.seal,
+                "labels": None if certificate.labels is None else list(certificate.labels),
+                "pair": certificate.pair,
+                "routing": ROUTER in certificate.files,
+                "seal": certificate.seal,
             }
-            self._entries[task] = (manifest.seal, entry)
+            self._entries[task] = (certificate.seal, entry)
         return entry

@@ -75,8 +75,8 @@ def find_tasks(
         raise Problem(
             422, "no_routing", "this run cannot find the task of a row: name the task of every row"
         ) from error
-    load(finder.manifests)
-    if any(kind_of(manifest).reads_images for manifest in finder.manifests.values()):
+    load(finder.certificates)
+    if any(kind_of(certificate).reads_images for certificate in finder.certificates.values()):
         for row in own:
             if not isinstance(row, dict):  # a text would be read as a path on the server
                 raise InputError(f"row 1: each row must be {IMAGE_FORM}")

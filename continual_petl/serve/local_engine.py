@@ -121,7 +121,7 @@ class LocalEngine:
         """Return a record for each row of a request; see `Engine.answer`."""
         lanes: dict[str, list[int]] = {}
         for index, task in enumerate(asked.tasks):
-            texts = task is not None and catalog.manifest(task).generation is not None
+            texts = task is not None and catalog.certificate(task).generation is not None
             lanes.setdefault("texts" if texts else "labels", []).append(index)
         for name, own in lanes.items():
             self._lane(name).check_room(len(own))  # before any part is queued

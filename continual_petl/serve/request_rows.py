@@ -167,7 +167,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     numbers: dict[str, list[int]] = {}
     taken, most = catalog.taken(), settings.max_characters
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
-        form = None if task is None else standard_columns(catalog.manifest(task))
+        form = None if task is None else standard_columns(catalog.certificate(task))
         try:
             rows.append(_read(value, form, number, taken, most))
         except Problem as problem:
@@ -177,10 +177,10 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         if task is not None:
             numbers.setdefault(task, []).append(number - 1)
     for task, own in numbers.items():
-        manifest = catalog.manifest(task)
+        certificate = catalog.certificate(task)
         for index in own:
             try:
-                check_request(rows, [index], manifest)
+                check_request(rows, [index], certificate)
             except InputError as error:
                 raise Problem(409, "bad_row", str(error), row=index + 1) from error
     if request.stream:
@@ -192,7 +192,7 @@ def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: 
     """Refuse several rows if they exceed the row limit, with each row counted once per option."""
     if len(tasks) == 1:
         return
-    num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
+    num_options = {task: len(catalog.certificate(task).options or (0,)) for task in {*tasks} if task is not None}
     total = 0
     for value, task in zip(values, tasks, strict=True):
         own = value.get("options") if isinstance(value, dict) else None
@@ -211,7 +211,7 @@ def _check_stream(tasks: Sequence[str | None], catalog: Catalog, settings: Serve
         got = "a row without a task" if len(tasks) == 1 else counted(len(tasks), "row")
         raise Problem(422, "no_stream", f"stream: got {got}; give one row and the name of its task")
     try:
-        check_generates(catalog.manifest(tasks[0]))
+        check_generates(catalog.certificate(tasks[0]))
     except InputError as error:
         status = 409 if catalog.taken().streams and settings.streams else 422
         raise Problem(status, "no_stream", f"stream: {error}") from error

@@ -160,7 +160,7 @@ class ServedRun:
         Raises:
             Problem: if a task has not been learned, or its bank does not match its certificate.
         """
-        if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
+        if any(self._catalog.certificate(task).bank.scope == "shared" for task in tasks):
             # The newest shared bank predicts for all tasks that share it.
             tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]
         self._load(tasks)
@@ -173,7 +173,7 @@ class ServedRun:
             Problem: if it cannot be loaded; the reason contains file names, so it is only written to the log.
         """
         for task in tasks:
-            self._catalog.manifest(task)
+            self._catalog.certificate(task)
             try:
                 with _LOADING:
                     self._session.models.backbone_of(task)
@@ -196,7 +196,7 @@ class ServedRun:
                 chosen[index] = task
             elif not routes[index].unknown or unknown[index] == "nearest":
                 name = routes[index].task
-                if not self._generates and self._catalog.manifest(name).generation is not None:
+                if not self._generates and self._catalog.certificate(name).generation is not None:
                     later.add(index)
                 else:
                     chosen[index] = name
@@ -228,6 +228,6 @@ class ServedRun:
 def record(catalog: Catalog, row: Row, prediction: Prediction) -> Record:
     """Return one row's record, in the format of ``predict --json``; images are left out."""
     given: Record | None = {} if isinstance(row, dict) else None
-    manifest = catalog.manifest(prediction.task or next(iter(prediction.runners_up)))
+    certificate = catalog.certificate(prediction.task or next(iter(prediction.runners_up)))
     found = route_of(prediction) if prediction.task_probability is not None else {"task": prediction.task}
-    return found | record_of(row, prediction, manifest, given)
+    return found | record_of(row, prediction, certificate, given)

@@ -42,7 +42,7 @@ class VerifiedTasks:
             Problem: if a bank or its probe does not match the certificate.
         """
         for task in dict.fromkeys(tasks):
-            seal = self._session.store.manifest(task).seal
+            seal = self._session.store.certificate(task).seal
             if self._verified.get(task) == seal:
                 continue
             refused, until = self._refused.get(task, ("", 0.0))

@@ -11,7 +11,7 @@ from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.attach import locked
 from continual_petl.learner.task_bank import TaskBank
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 
 RESIDENT_BYTES = 2**30
 """Default memory limit for banks: about 500 banks of MiniLM with bottleneck size 48."""
@@ -21,7 +21,7 @@ RESIDENT_BYTES = 2**30
 class CachedBank(TaskBank):
     """One bank in memory with everything needed to predict with it: frozen, in eval mode, on the backbone's device."""
 
-    plan: Manifest
+    plan: Certificate
     """Kept here so that the store does not have to read it again while the bank is in use."""
     seals: tuple[str, ...]
     """The seal of the task's certificate and, if the task predicts with a newer shared bank, the seal of that bank's
@@ -29,14 +29,14 @@ class CachedBank(TaskBank):
     num_bytes: int
 
     @property
-    def manifest(self) -> Manifest:
-        """The manifest, which is a plan."""
+    def certificate(self) -> Certificate:
+        """The certificate, which is a plan."""
         return self.plan
 
     @property
     def max_length(self) -> int:
         """Maximum tokens per row; 0 if the backbone reads images."""
-        return self.manifest.max_length
+        return self.certificate.max_length
 
     @contextmanager
     def attending(self) -> Iterator[Backbone]:
@@ -45,7 +45,7 @@ class CachedBank(TaskBank):
         Yields:
             The backbone with this attention implementation.
         """
-        with locked(self.backbone.model), attending(self.backbone, self.manifest.environment.attention) as backbone:
+        with locked(self.backbone.model), attending(self.backbone, self.certificate.environment.attention) as backbone:
             yield backbone
 
 

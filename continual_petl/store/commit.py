@@ -18,9 +18,9 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.task_bank import TaskBank
+from continual_petl.store.certificate.certificate import HISTORY, ROUTER, Certificate, LearnedTask, write_certificate
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
-from continual_petl.store.certificate.manifest import HISTORY, ROUTER, LearnedTask, Manifest, write_manifest
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
 from continual_petl.store.certificate.values import as_tensors
@@ -55,7 +55,7 @@ class TrainedBank:
     """Notices for the user about this attempt, which are not in the certificate."""
 
 
-def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, run: Store | None = None) -> Manifest:
+def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, run: Store | None = None) -> Certificate:
     """Write a learned task with its certificate.
 
     The certified outputs are computed with the bank read back from disk, so a failed write is never committed.
@@ -94,7 +94,7 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         if learned.router is not None:
             files[ROUTER] = _write(folder / ROUTER, learned.router)
         files[HISTORY] = write_history(folder / HISTORY, learned.history)
-        manifest = Manifest.of(
+        certificate = Certificate.of(
             record,
             index=0 if newest is None else newest.index + 1,
             predecessor=None if newest is None else newest.seal,
@@ -106,9 +106,9 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
             parameters=learned.bank.count(),
             environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
         )
-        write_manifest(folder / "bank.json", manifest)
+        write_certificate(folder / "bank.json", certificate)
     store.joined(task)
-    return manifest
+    return certificate
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from continual_petl.errors import StoreError
 from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import BankReference
 
 # Not imported at run time, so that commands without a model need not wait for torch.
@@ -29,8 +29,8 @@ class Banks(Protocol):
     def has(self, task: str) -> bool:
         """Return whether a task is learned."""
 
-    def manifest(self, task: str) -> Manifest:
-        """Return a task's manifest."""
+    def certificate(self, task: str) -> Certificate:
+        """Return a task's certificate."""
 
     def link(self, task: str) -> Link:
         """Return a task's place in the chain."""
@@ -41,7 +41,7 @@ class Banks(Protocol):
 
 def readers(store: Banks, task: str) -> list[str]:
     """Return the learned tasks whose fused banks read this task's bank."""
-    return [name for name in store.tasks if task in store.manifest(name).bank.fuse]
+    return [name for name in store.tasks if task in store.certificate(name).bank.fuse]
 
 
 def check_dependencies(store: Banks, task: str) -> None:
@@ -49,13 +49,13 @@ def check_dependencies(store: Banks, task: str) -> None:
 
     The banks that a task started from may be forgotten or replaced later; those that are still there must be unchanged.
     """
-    manifest = store.manifest(task)
-    read_manifests(store, manifest, manifest.reads)
-    started = manifest.start.taken.parents if manifest.start is not None else ()
-    for parent in {*started, *([manifest.parent] if manifest.parent is not None else [])}:
-        if not store.has(parent.task) or store.link(parent.task).index > manifest.index:
+    certificate = store.certificate(task)
+    read_certificates(store, certificate, certificate.reads)
+    started = certificate.start.taken.parents if certificate.start is not None else ()
+    for parent in {*started, *([certificate.parent] if certificate.parent is not None else [])}:
+        if not store.has(parent.task) or store.link(parent.task).index > certificate.index:
             continue
-        now = store.manifest(parent.task).digest
+        now = store.certificate(parent.task).digest
         if now != parent.digest:
             raise StoreError(
                 f"task {task!r} started from the bank of {parent.task!r} with digest {parent.digest[:12]}, but it now "
@@ -63,28 +63,28 @@ def check_dependencies(store: Banks, task: str) -> None:
             )
 
 
-def read_manifests(store: Banks, plan: TaskPlan, reads: Sequence[BankReference]) -> list[Manifest]:
-    """Return the manifests of the banks that a task's fused bank reads, after checking them; see `check_dependencies`."""
-    manifests = []
+def read_certificates(store: Banks, plan: TaskPlan, reads: Sequence[BankReference]) -> list[Certificate]:
+    """Return the certificates of the banks that a task's fused bank reads, after checking them; see `check_dependencies`."""
+    certificates = []
     for parent in reads:
         where = f"task {plan.task!r} reads the bank of {parent.task!r}"
         if not store.has(parent.task):
             raise StoreError(f"{where}, which is missing in {store.folder}. Restore it from a copy of the folder.")
-        manifest = store.manifest(parent.task)
-        if manifest.digest != parent.digest:
+        certificate = store.certificate(parent.task)
+        if certificate.digest != parent.digest:
             raise StoreError(
-                f"{where} with digest {parent.digest[:12]}, but it now has {manifest.digest[:12]}, so {plan.task!r} would "
+                f"{where} with digest {parent.digest[:12]}, but it now has {certificate.digest[:12]}, so {plan.task!r} would "
                 "predict differently. Restore it from a copy of the folder."
             )
-        if (manifest.bank.modifications, manifest.bank.layers) != (plan.bank.modifications, plan.bank.layers):
+        if (certificate.bank.modifications, certificate.bank.layers) != (plan.bank.modifications, plan.bank.layers):
             raise StoreError(f"{where}, whose modifications or layers differ; the two do not belong together.")
-        manifests.append(manifest)
-    return manifests
+        certificates.append(certificate)
+    return certificates
 
 
 def read_banks(store: Banks, plan: TaskPlan, reads: Sequence[BankReference]) -> list[dict[str, Tensor]]:
     """Return the tensors that a task's fused bank reads, for `Bank.read`; see `check_dependencies`."""
-    read_manifests(store, plan, reads)
+    read_certificates(store, plan, reads)
     try:
         return [store.tensors(parent.task) for parent in reads]
     except StoreError as error:

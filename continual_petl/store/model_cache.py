@@ -26,7 +26,7 @@ from continual_petl.learner.memory import ran_out
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
 from continual_petl.store.certificate.pinned_backbone import check_files, check_pinned
 from continual_petl.store.certificate.tensor_file import num_bytes
-from continual_petl.store.dependencies import read_manifests
+from continual_petl.store.dependencies import read_certificates
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -34,7 +34,7 @@ from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 if TYPE_CHECKING:
     from continual_petl.learner import ContinualLearner
-    from continual_petl.store.certificate.manifest import Manifest
+    from continual_petl.store.certificate.certificate import Certificate
 
 
 _USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
@@ -116,18 +116,18 @@ class ModelCache:
         """Forget the cached digest of the tokenizer or image processing, which may have been changed in memory."""
         self._preparation = None
 
-    def check_preparation(self, manifest: Manifest) -> list[str]:
+    def check_preparation(self, certificate: Certificate) -> list[str]:
         """Return a problem if the tokenizer or image processing differs from the one a task was learned with.
 
         A bank learned with one tokenizer is useless with another: its certificate holds the digest, and nothing is predicted
         unless the current tokenizer has the same digest.
         """
-        then, now = manifest.preparation, self.preparation
+        then, now = certificate.preparation, self.preparation
         if then == now:
             return []
         what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
-            f"task {manifest.task!r}: the {what} that it was learned with has the digest {then[:12]}, but the {what} of "
+            f"task {certificate.task!r}: the {what} that it was learned with has the digest {then[:12]}, but the {what} of "
             f"backbone {self.spec.name!r} has {now[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
@@ -209,7 +209,7 @@ class ModelCache:
         if self.spec.attention != "auto":
             return backbone.attention
         # The fastest implementation may differ on this machine, or may have changed since: a run keeps using the same one.
-        first = next(self._manifests(), None)
+        first = next(self._certificates(), None)
         return fastest().attention if first is None else first.environment.attention
 
     def training_attention(self, backbone: Backbone) -> str:
@@ -217,21 +217,21 @@ class ModelCache:
         if self.spec.attention != "auto":
             return backbone.attention
         # Banks that were not trained by a run are skipped.
-        first = next((manifest for manifest in self._manifests() if manifest.origin is None), None)
+        first = next((certificate for certificate in self._certificates() if certificate.origin is None), None)
         if first is None:
             return switchable(backbone, fastest().training_attention)
         return switchable(backbone, first.training_attention or first.environment.attention)
 
-    def _manifests(self) -> Iterator[Manifest]:
+    def _certificates(self) -> Iterator[Certificate]:
         for name in self.store.names():
             try:
-                yield self.store.manifest(name)
+                yield self.store.certificate(name)
             except StoreError:
                 continue  # reported when this task is used
 
     def backbone_of(self, task: str) -> Backbone:
         """Return the backbone in a learned task's precision."""
-        return self.backbone("bf16" if self.store.manifest(task).environment.precision == "bf16" else "fp32")
+        return self.backbone("bf16" if self.store.certificate(task).environment.precision == "bf16" else "fp32")
 
     def learner(self, precision: Precision) -> ContinualLearner:
         """Return the learner for the backbone in the given precision."""
@@ -285,14 +285,14 @@ class ModelCache:
         if (held := self.held_banks.peek(task)) is not None:
             return held.num_bytes
         try:
-            return self._num_bytes(self.store.manifest(task))
+            return self._num_bytes(self.store.certificate(task))
         except ValueError:
             return 0  # an unsupported dtype, which loading reports
 
-    def _num_bytes(self, manifest: Manifest) -> int:
+    def _num_bytes(self, certificate: Certificate) -> int:
         """Return the size in bytes of a bank in memory, including the banks that it reads."""
-        read = read_manifests(self.store, manifest, manifest.reads)
-        return sum(num_bytes(each.tensors) for each in (manifest, *read))
+        read = read_certificates(self.store, certificate, certificate.reads)
+        return sum(num_bytes(each.tensors) for each in (certificate, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
         link, body = self.store.link(task), None
@@ -306,7 +306,7 @@ class ModelCache:
         if held is None:
             held = self._load(task, body, seals)
             self.held_banks.put(name, held, keep)
-        for problem in self.check_preparation(held.manifest):
+        for problem in self.check_preparation(held.certificate):
             raise StoreError(problem)
         device = held.backbone.model.device
         if held.bank.training or next(held.bank.parameters()).device != device:
@@ -314,18 +314,18 @@ class ModelCache:
         return held
 
     def _load(self, task: str, body: str | None, seals: tuple[str, ...]) -> CachedBank:
-        manifest, backbone = self.store.manifest(task), self.backbone_of(task)
-        for problem in self.check_preparation(manifest):
+        certificate, backbone = self.store.certificate(task), self.backbone_of(task)
+        for problem in self.check_preparation(certificate):
             raise StoreError(problem)  # before any bank is read
         bank = self.store.load_bank(task, backbone)
         if body is not None:
             bank.copy_body(self.store.load_bank(body, backbone).body())
         return CachedBank(
-            plan=manifest,
+            plan=certificate,
             bank=bank,
             backbone=backbone,
             seals=seals,
-            num_bytes=self._num_bytes(manifest),
+            num_bytes=self._num_bytes(certificate),
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:

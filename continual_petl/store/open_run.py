@@ -11,7 +11,7 @@ from pathlib import Path
 
 from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
 from continual_petl.kind import allow_kind
-from continual_petl.store.certificate.manifest import ROUTER
+from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.files.reading import parse_json, read_file, refuse_link
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.store import Store
@@ -94,7 +94,7 @@ def check_learned(store: Store, task: str) -> None:
 
 def check_can_route(store: Store) -> None:
     """Raise `InputError` unless rows can be routed to at least one learned task."""
-    if not any(ROUTER in store.manifest(task).files for task in store.tasks):
+    if not any(ROUTER in store.certificate(task).files for task in store.tasks):
         raise InputError(
             f"task: none was given, and no task of {store.folder} was learned with routing, so rows cannot be routed to a "
             "task: name the task (on the command line: --task or --task-column). With `routing: full` in the stream file, "

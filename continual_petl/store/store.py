@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 from continual_petl import _notebook
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate import chain
+from continual_petl.store.certificate.certificate import HISTORY, ROUTER
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
-from continual_petl.store.certificate.manifest import HISTORY, ROUTER
 from continual_petl.store.certificate.pinned_backbone import PinnedBackbone, pin_backbone, read_pinned
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
@@ -30,7 +30,7 @@ from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.files.reading import Stamp, stamp_of
 from continual_petl.store.folder import results_file
-from continual_petl.store.folder.bank_folders import MAX_MANIFESTS, BankFolders, is_name
+from continual_petl.store.folder.bank_folders import MAX_CERTIFICATES, BankFolders, is_name
 from continual_petl.store.folder.missing_entries import Missing, missing
 from continual_petl.store.folder.recovery import clean
 from continual_petl.store.folder.stream_seal import sealed_stream
@@ -74,18 +74,18 @@ class _View:
 class Store(BankFolders):
     """A run folder. Reading never blocks; writing needs the `lock`.
 
-    A reader that lists all tasks checks every manifest for changes each time. The holder of the lock does so once, and again
-    only if another process has added, removed or replaced a bank or tombstone, so the cost of a task does not grow with
-    the number of tasks before it.
+    A reader that lists all tasks checks every certificate for changes each time. The holder of the lock does so once,
+    and again only if another process has added, removed or replaced a bank or tombstone, so the cost of a task does not
+    grow with the number of tasks before it.
 
     Args:
         folder: the run folder, created when something is first written.
-        max_manifests: number of manifests to keep in memory, besides those that cached banks or other objects hold.
+        max_certificates: number of certificates to keep in memory, besides those that cached banks or other objects hold.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
-    def __init__(self, folder: Path, *, max_manifests: int = MAX_MANIFESTS, indexed: bool = True) -> None:
-        super().__init__(folder, max_manifests=max_manifests, indexed=indexed)
+    def __init__(self, folder: Path, *, max_certificates: int = MAX_CERTIFICATES, indexed: bool = True) -> None:
+        super().__init__(folder, max_certificates=max_certificates, indexed=indexed)
         self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
         self._taken_tasks: frozenset[str] = frozenset()
         self._num_holds = 0
@@ -194,9 +194,9 @@ class Store(BankFolders):
 
     def snapshot(self) -> Store:
         """Return an unchanging copy of the store, for callers that read it several times while a run may continue."""
-        taken = Store(self.folder, max_manifests=self._max_manifests)
-        taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
-        # `copy` could fail here if another thread reads a manifest meanwhile.
+        taken = Store(self.folder, max_certificates=self._max_certificates)
+        taken._certificates, taken._entries = self._certificates.copy(), self._entries.copy()
+        # `copy` could fail here if another thread reads a certificate meanwhile.
         taken._in_use.update({found.task: found for reference in self._in_use.valuerefs() if (found := reference())})
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
         taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
@@ -218,7 +218,7 @@ class Store(BankFolders):
                 self._num_holds, self._view = self._num_holds - 1, None
 
     def tensors(self, task: str) -> dict[str, Tensor]:
-        """Return a bank's stored tensors, each checked against its digest in the manifest.
+        """Return a bank's stored tensors, each checked against its digest in the certificate.
 
         Raises:
             StoreError: naming the first tensor that is missing, unexpected or changed.
@@ -227,7 +227,7 @@ class Store(BankFolders):
 
     def stored_tensors(self, task: str) -> dict[str, StoredTensor]:
         """Return a bank's tensors as stored in the file, without importing torch."""
-        return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
+        return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.certificate(task))
 
     def history(self, task: str) -> History:
         """Return a task's learning curves and a summary of its bank's predictions.
@@ -235,7 +235,7 @@ class Store(BankFolders):
         Raises:
             StoreError: if the history file is not the one that was certified.
         """
-        return self.consistently(lambda: read_history(self.bank_folder(task) / HISTORY, self.manifest(task)), task)
+        return self.consistently(lambda: read_history(self.bank_folder(task) / HISTORY, self.certificate(task)), task)
 
     def router_sums(self, task: str) -> dict[str, StoredTensor] | None:
         """Return the routing statistics that a task stored; None for a task with ``routing: off``.
@@ -243,15 +243,15 @@ class Store(BankFolders):
         Raises:
             StoreError: if they are not those that were certified.
         """
-        manifest = self.manifest(task)
-        if ROUTER not in manifest.files:
+        certificate = self.certificate(task)
+        if ROUTER not in certificate.files:
             return None
         path = self.bank_folder(task) / ROUTER
-        return read_tensors(path, MAX_ROUTER_BYTES, manifest.files[ROUTER], f"task {task!r}")
+        return read_tensors(path, MAX_ROUTER_BYTES, certificate.files[ROUTER], f"task {task!r}")
 
     def plan(self, task: str) -> TaskPlan:
         """Return the plan that a task was learned with."""
-        return self.manifest(task)
+        return self.certificate(task)
 
     def load_bank(self, task: str, backbone: Backbone, *, run: Store | None = None) -> Bank:
         """Return a learned bank, checked strictly: the same backbone, and exactly the certified tensors.
@@ -270,15 +270,15 @@ class Store(BankFolders):
     def _load(self, task: str, backbone: Backbone, run: Store) -> Bank:
         from continual_petl.store.strict_load import check_fits, filled_bank  # imports torch
 
-        manifest = self.manifest(task)
-        if manifest.backbone != backbone.digest:
+        certificate = self.certificate(task)
+        if certificate.backbone != backbone.digest:
             raise StoreError(
-                f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
+                f"task {task!r} was learned on a backbone with digest {certificate.backbone[:12]}, but {backbone.name!r} has "
                 f"{backbone.digest[:12]}. A bank predicts only on the backbone it was learned on: use that one."
             )
-        check_fits(manifest, backbone, manifest.tensors)
-        bank = filled_bank(manifest, backbone, self.tensors(task))
-        bank.read(read_banks(run, manifest, manifest.reads))
+        check_fits(certificate, backbone, certificate.tensors)
+        bank = filled_bank(certificate, backbone, self.tensors(task))
+        bank.read(read_banks(run, certificate, certificate.reads))
         return bank
 
     def clean(self) -> None:
@@ -289,10 +289,10 @@ class Store(BankFolders):
             self._view = None
 
     def head(self) -> Link | None:
-        """Return the newest entry of the chain: a certificate or a tombstone. Its manifest is always read."""
+        """Return the newest entry of the chain: a certificate or a tombstone. Its certificate is always read."""
         newest = chain.head(self.chain())
         if newest is not None and not newest.tombstone and self._taken is None:
-            self.manifest(newest.task)
+            self.certificate(newest.task)
             return newest if self.link(newest.task) == newest else chain.head(self.chain())
         return newest
 

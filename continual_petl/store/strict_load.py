@@ -17,7 +17,7 @@ from continual_petl.store.certificate.values import TensorEntry
 
 
 def check_fits(plan: TaskPlan, backbone: Backbone, entries: Mapping[str, TensorEntry]) -> None:
-    """Check, before any tensor is read, the names, dtypes and shapes that a task's manifest lists.
+    """Check, before any tensor is read, the names, dtypes and shapes that a task's certificate lists.
 
     Raises:
         StoreError: naming the first tensor for which the stored dtype or shape differs from the specification.
@@ -66,7 +66,7 @@ _MAX_KNOWN = 64
 
 
 def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
-    """Return the manifest entries of the given tensors."""
+    """Return the certificate entries of the given tensors."""
     return {
         name: TensorEntry(dtype=_dtype(tensor), shape=tuple(tensor.shape), digest=digests[name])
         for name, tensor in tensors.items()

@@ -129,17 +129,17 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
 def outcome_of(run: Run, task: str) -> Outcome:
     """Return the outcome of a trial that produced a bank."""
     store = run.store
-    manifest, history = store.manifest(task), store.history(task)
-    by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in history.curve.scores}
-    score = manifest.scores["validation"].scores.get(manifest.metric)
-    why = {} if score is not None else {"reason": f"its validation score is undefined ({manifest.metric})"}
+    certificate, history = store.certificate(task), store.history(task)
+    by_epoch = {point.epoch: point.scores.get(certificate.metric) for point in history.curve.scores}
+    score = certificate.scores["validation"].scores.get(certificate.metric)
+    why = {} if score is not None else {"reason": f"its validation score is undefined ({certificate.metric})"}
     return Outcome(
         state="complete" if score is not None else "failed",
         score=score,
         scores=tuple(by_epoch.get(epoch) for epoch in range(1, max(by_epoch, default=0) + 1)),
         seconds=sum(sum(line.seconds.values()) for line in store.results() if isinstance(line, TaskLine)),
-        parameters=dict(manifest.parameters),
-        data=dict(manifest.data),
-        environment=manifest.environment,
+        parameters=dict(certificate.parameters),
+        data=dict(certificate.data),
+        environment=certificate.environment,
         **why,
     )

@@ -91,16 +91,16 @@ def changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:
     alone = [run.predict([row], task)[0] for row in rows]
     again = [each for size in SIZES for each in run.predict(list(rows), task, batch_size=size)]
     pairs = list(zip(alone * len(SIZES), again, strict=True))
-    manifest = run.store.manifest(task)
-    if manifest.targets is not None:
+    certificate = run.store.certificate(task)
+    if certificate.targets is not None:
         largest = max(abs(float(str(one.value)) - float(str(other.value))) for one, other in pairs)
-        deviations = largest / manifest.targets.deviation
+        deviations = largest / certificate.targets.deviation
         return {"predictions": len(pairs), "largest change": largest, "largest change in deviations": deviations}
     changed = [(one, other) for one, other in pairs if one.value != other.value]
     share, both = float(np.mean([each.near_tie for each in alone])), sum(a.near_tie and b.near_tie for a, b in changed)
-    what = "text" if manifest.generation is not None else "label"
+    what = "text" if certificate.generation is not None else "label"
     counts = {f"other {what}": len(changed), f"other {what}, both near a tie": both, "share of rows near a tie": share}
-    if manifest.generation is not None:
+    if certificate.generation is not None:
         return {"predictions": len(pairs), **counts}
     gaps = [_gaps(one, other) for one, other in pairs]
     return {
@@ -154,7 +154,7 @@ def measure(folder: Path, stream: TaskStream) -> dict[str, Any]:
         checked = run.session.rows(spec)
         rows = checked.inputs if checked.pairs is None else list(zip(checked.inputs, checked.pairs, strict=True))
         found[task] = changes_of(run, task, rows)
-        if run.store.manifest(task).kind == "classification":
+        if run.store.certificate(task).kind == "classification":
             found[task]["routing"] = routing_changes_of(run, task, rows)
     return found
 

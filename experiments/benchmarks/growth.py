@@ -66,7 +66,7 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
     run = Run(folder)
     store, models = run.store, run.session.models
     name, backbone = store.tasks[0], models.backbone("fp32")
-    first, tensors = store.manifest(name), store.tensors(name)
+    first, tensors = store.certificate(name), store.tensors(name)
     known = first.scores["validation"]
     with store.lock():
         for _ in range(len(store.tasks), count):

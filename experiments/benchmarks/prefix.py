@@ -80,7 +80,7 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         run = learn(TaskStream(spec), Path(folder) / "run", callbacks=[clock])
-        accuracy = run.store.manifest("task").scores["test"].scores["accuracy"]
+        accuracy = run.store.certificate("task").scores["test"].scores["accuracy"]
     return {"seconds": clock.seconds, "processor": clock.processor, "accuracy": accuracy}
 
 

@@ -17,7 +17,7 @@ from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import TaskFinder, task_finder
 from continual_petl.router.sums import TaskSums
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.streams.schema.data_spec import SplitName
 
@@ -69,14 +69,14 @@ class TaskRows:
 def read_tasks(run: Run, tasks: Sequence[str]) -> list[TaskRows]:
     """Read the rows of learned tasks, prepared in the same way as when they were learned."""
     finder = task_finder(run.session.models)
-    return [_read(run, finder, run.store.manifest(task)) for task in tasks]
+    return [_read(run, finder, run.store.certificate(task)) for task in tasks]
 
 
-def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
-    stored = run.store.router_sums(manifest.task)
+def _read(run: Run, finder: TaskFinder, certificate: Certificate) -> TaskRows:
+    stored = run.store.router_sums(certificate.task)
     if stored is None:
-        raise ValueError(f"task {manifest.task} has no stored routing statistics")
-    spec = next(spec for spec in run.spec.tasks if spec.name == manifest.task)
+        raise ValueError(f"task {certificate.task} has no stored routing statistics")
+    spec = next(spec for spec in run.spec.tasks if spec.name == certificate.task)
     splits: dict[str, Split] = {}
     for name in SPLITS:
         checked = run.session.rows(spec, name)
@@ -84,13 +84,13 @@ def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
         if checked.pairs is not None:
             rows = list(zip(checked.inputs, checked.pairs, strict=True))
         labels = [str(label) for label in checked.names]
-        splits[name] = Split(rows=rows, labels=labels, states_NF=states_of(run, finder, rows, manifest.pair))
+        splits[name] = Split(rows=rows, labels=labels, states_NF=states_of(run, finder, rows, certificate.pair))
     return TaskRows(
-        name=manifest.task,
-        pair=manifest.pair,
-        graded=manifest.kind == "classification",
+        name=certificate.task,
+        pair=certificate.pair,
+        graded=certificate.kind == "classification",
         sums=TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()}),
-        scores=dict(manifest.scores["test"].scores),
+        scores=dict(certificate.scores["test"].scores),
         splits=splits,
     )
 
@@ -98,7 +98,7 @@ def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
 def states_of(run: Run, finder: TaskFinder, rows: Sequence[Row], pair: bool) -> Array:
     """Return the states that the router reads from rows of one type, ``(N, F)``."""
     found = finder.states(run.session.models, rows)
-    group = next(key for key, (manifest, _) in finder.groups.items() if manifest.pair == pair)
+    group = next(key for key, (certificate, _) in finder.groups.items() if certificate.pair == pair)
     return np.stack([found[group][index] for index in range(len(rows))])
 
 

@@ -58,15 +58,15 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
 
 def summary(run: Run) -> dict[str, Any]:
     """Return the results of a run; see `run_trial`."""
-    results, manifests = run.results, {task: run.store.manifest(task) for task in run.store.tasks}
-    first = next(iter(manifests.values()))
+    results, certificates = run.results, {task: run.store.certificate(task) for task in run.store.tasks}
+    first = next(iter(certificates.values()))
     found: dict[str, Any] = {
         "scores": {
             task: {
                 split: {"score": scores.scores.get(m.metric), "rows": scores.num_examples, "all": scores.scores}
                 for split, scores in m.scores.items()
             }
-            for task, m in manifests.items()
+            for task, m in certificates.items()
         },
         "R": results.R.tolist() if len(results.tasks) > 1 else None,
         "acc": results.acc,
@@ -75,11 +75,11 @@ def summary(run: Run) -> dict[str, Any]:
         "forgetting_by_task": forgetting_by_task(results.R.tolist()),
         "tasks": {
             row.task: {
-                "digest": manifests[row.task].digest,
-                "parameters": manifests[row.task].parameters,
+                "digest": certificates[row.task].digest,
+                "parameters": certificates[row.task].parameters,
                 "bytes": row.num_bytes,
                 "seconds": results.seconds.get(row.task, {}),
-                "curve": _curve(run.store.history(row.task), manifests[row.task].metric),
+                "curve": _curve(run.store.history(row.task), certificates[row.task].metric),
             }
             for row in run.growth
         },

@@ -19,7 +19,7 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.start_from import comparable_sums, decide_start, is_whole
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.router.totals import totals_of
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
@@ -70,7 +70,7 @@ def case(
     for name, start_from in starts.items():
         with tempfile.TemporaryDirectory() as scratch:
             run = _learned(with_start(start_from), Path(shutil.copytree(earlier, Path(scratch) / "run")))
-            found[name] = _outcome(run.store.manifest(run.store.tasks[-1]), run)
+            found[name] = _outcome(run.store.certificate(run.store.tasks[-1]), run)
         tell(f"{STREAMS[stream][number]}, {size} rows, draw {draw}, from {name}: {found[name]['test']}")
     return {"starts": found} | choice(stream, number, size, draw, data, bank, folder, tell)
 
@@ -121,13 +121,13 @@ def _learned(stream: TaskStream, folder: Path) -> Run:
     return learn(stream, folder, trainer=QUIET | {"check_val_every_n_epoch": NEVER}, progress=False)
 
 
-def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
+def _outcome(certificate: Certificate, run: Run) -> dict[str, Any]:
     lines = run.store.results()
-    line = next(line for line in lines if isinstance(line, TaskLine) and line.task == manifest.task)
-    average = manifest.start.taken if manifest.start is not None else None
+    line = next(line for line in lines if isinstance(line, TaskLine) and line.task == certificate.task)
+    average = certificate.start.taken if certificate.start is not None else None
     return {
-        "validation": manifest.scores["validation"].scores.get(manifest.metric),
-        "test": manifest.scores["test"].scores.get(manifest.metric),
+        "validation": certificate.scores["validation"].scores.get(certificate.metric),
+        "test": certificate.scores["test"].scores.get(certificate.metric),
         "seconds": round(line.seconds["train"], 1),
         **({} if average is None else {"weights": average.weights}),
     }

@@ -44,7 +44,7 @@ def test_value_above_the_bound_is_refused_by_name(bank: dict[str, Any], key: str
     assert says in problem
 
 
-def test_manifest_values_have_the_same_bounds() -> None:
+def test_certificate_values_have_the_same_bounds() -> None:
     BankSpec.model_validate({"modifications": [BIASES] * 64})
     with pytest.raises(InputError, match="at most 64"):
         BankSpec.model_validate({"modifications": [BIASES] * 65})

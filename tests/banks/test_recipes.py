@@ -163,6 +163,6 @@ def test_certificate_records_the_training_settings(backbone_folder: Callable[...
     training = {"learning_rate": None, "epochs": None, "batch_size": 8, "precision": "fp32"}
     made = stream(backbone_folder("bert"), [task("a")], bank="bitfit", training=training)
     run = learn(made, run_dir=tmp_path / "run")
-    then = run.store.manifest("a").training
+    then = run.store.certificate("a").training
     assert (then.learning_rate, then.epochs) == (RECIPES["bitfit"].learning_rate, RECIPES["bitfit"].epochs)
     assert made.spec.training.learning_rate is None

@@ -61,7 +61,7 @@ def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path:
     }
     written = yaml.safe_load((run / "logs" / "csv" / "hparams.yaml").read_text())
     assert set(written) == {"tasks/one", "tasks/two"}
-    assert written["tasks/one"]["data"] == Store(run).manifest("one").data
+    assert written["tasks/one"]["data"] == Store(run).certificate("one").data
 
     reader = import_module("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(run / "logs" / "tensorboard"))
@@ -193,10 +193,10 @@ def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: 
     assert first.metadata["backbone digest"] == learned.store.pinned().digest  # type: ignore[union-attr]
     assert len(first.metadata["stream digest"]) == 64
     assert first.metadata["began as"] is None
-    manifest = learned.store.manifest("one")
-    assert second_bank.metadata["began as"] == {"task": "one", "digest": manifest.digest}
+    certificate = learned.store.certificate("one")
+    assert second_bank.metadata["began as"] == {"task": "one", "digest": certificate.digest}
     assert "a copy of bank-one" in second_bank.description
-    assert {"bank.safetensors", "bank.json"} <= set(second_bank.manifest.entries)
+    assert {"bank.safetensors", "bank.json"} <= set(second_bank.certificate.entries)
     assert run.told["backbone digest"] == first.metadata["backbone digest"]
     assert "w10" not in json.dumps(run.told), "no text of the data is sent"
     many = tables(facts)

@@ -20,7 +20,7 @@ from continual_petl.cli.main import main
 from continual_petl.engine.scoring.result_row import measure_row
 from continual_petl.engine.task import finish_task
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.verify.certificate import rotating
@@ -89,14 +89,14 @@ def test_every_policy_detects_a_changed_bank_and_a_broken_chain(
     backbone_folder: Folder, tmp_path: Path, policy: Any
 ) -> None:
     learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run")
-    manifest = tmp_path / "run" / "banks" / "one" / "bank.json"
-    whole = manifest.read_bytes()
-    edit(manifest, sealed=True, notices=("nothing to see here",))
+    certificate = tmp_path / "run" / "banks" / "one" / "bank.json"
+    whole = certificate.read_bytes()
+    edit(certificate, sealed=True, notices=("nothing to see here",))
     more = tasks_of(backbone_folder(), evaluate="certified")
     with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
-    manifest.write_bytes(whole)
-    name_certificates(tmp_path / "run", {"one": read_manifest(manifest).seal})
+    certificate.write_bytes(whole)
+    name_certificates(tmp_path / "run", {"one": read_certificate(certificate).seal})
     change_tensors(tmp_path / "run" / "banks" / "two" / "bank.safetensors", nudge("head.output.bias"))
     with pytest.raises(ForgettingError, match=r"task 'two'.*tensor head\.output\.bias"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
@@ -127,10 +127,10 @@ def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     learn(tasks_of(backbone_folder(), "two"), tmp_path / "run", callbacks=[NoForgetting("full"), ends])
     assert ends.tasks["two"].num_checks == {"probe": 1}, "the rows of the first task are no longer in the stream"
 
-    manifest = tmp_path / "run" / "banks" / "two" / "bank.json"
-    scores = json.loads(manifest.read_text())["scores"]
+    certificate = tmp_path / "run" / "banks" / "two" / "bank.json"
+    scores = json.loads(certificate.read_text())["scores"]
     scores["test"]["predictions"] = "0" * 64
-    edit(manifest, sealed=True, scores={split: SplitScores.model_validate(value) for split, value in scores.items()})
+    edit(certificate, sealed=True, scores={split: SplitScores.model_validate(value) for split, value in scores.items()})
     with pytest.raises(
         ForgettingError, match="task 'two': some predictions for its test rows differ from those certified"
     ):

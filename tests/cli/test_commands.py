@@ -97,10 +97,10 @@ def test_overrides_are_applied_to_the_stream(stream_file: Path, tmp_path: Path) 
         "--quiet",
     ]
     assert main(["run", str(stream_file), "--run-dir", str(folder), *options]) == 0
-    manifest = json.loads((folder / "banks" / "pair" / "bank.json").read_text())
-    assert manifest["training"]["epochs"] == 1
-    assert manifest["training"]["learning_rate"] == 1e-3
-    assert [row["form"] for row in manifest["bank"]["modifications"]] == ["lowrank", "lowrank"]
+    certificate = json.loads((folder / "banks" / "pair" / "bank.json").read_text())
+    assert certificate["training"]["epochs"] == 1
+    assert certificate["training"]["learning_rate"] == 1e-3
+    assert [row["form"] for row in certificate["bank"]["modifications"]] == ["lowrank", "lowrank"]
 
 
 def test_dry_run_resolves_everything_without_writing(stream_file: Path, tmp_path: Path, capsys: Any) -> None:

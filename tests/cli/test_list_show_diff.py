@@ -102,7 +102,7 @@ def test_list_of_very_many_tasks_has_the_same_format(width: int, name: str) -> N
 
 
 @pytest.mark.slow
-def test_list_reads_only_the_index_or_each_manifest_once(
+def test_list_reads_only_the_index_or_each_certificate_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     many = multiply(shutil.copytree(runs / "one", tmp_path / "many"), 80)
@@ -167,13 +167,13 @@ def test_reading_a_run_does_not_import_training_libraries(
 def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
     assert main(["show", str(runs / "one"), "both"]) == 0
     shown = capsys.readouterr().out
-    manifest = json.loads((runs / "one" / "banks" / "both" / "bank.json").read_text())
+    certificate = json.loads((runs / "one" / "banks" / "both" / "bank.json").read_text())
     for fragment in (
         "classification",
         "2: no, yes",
         "houlsby: bottleneck on attention (4)",
         "1 epoch,",
-        manifest["digest"],
+        certificate["digest"],
     ):
         assert fragment in shown
     for fragment in ("by epoch", "accuracy", "mistakes in test", "train ", "entry 0 of the chain", "one both"):
@@ -182,7 +182,7 @@ def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["seconds"]["train"] > 0
     assert found["history"]["task"] == "both"
-    assert found["tensors"] == manifest["tensors"]
+    assert found["tensors"] == certificate["tensors"]
 
 
 def test_show_without_a_task_lists_the_tasks(runs: Path, tmp_path: Path, capsys: Any) -> None:
@@ -240,7 +240,7 @@ def test_non_finite_losses_are_shown(runs: Path) -> None:
     curve = history.curve.model_copy(update={"losses": (first, last)})
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(task_facts(store.manifest("both"), history.model_copy(update={"curve": curve}), 1, {}, None))
+        console.print(task_facts(store.certificate("both"), history.model_copy(update={"curve": curve}), 1, {}, None))
     assert f"{first.loss:.4f} to not finite in {last.step} steps" in shown.get()
 
 

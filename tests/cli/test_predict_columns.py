@@ -200,10 +200,10 @@ def test_task_missing_from_the_stream_file_uses_standard_columns(
 def test_columns_contradicting_the_certificate_are_not_used(run: Path) -> None:
     """The stream file was edited: it describes a task of another kind, or without the second text."""
     store, specs = Store(run), {spec.name: spec for spec in Run(run).session.spec.tasks}
-    other = TaskColumns.of(store.manifest("entities"), specs["topics"])
+    other = TaskColumns.of(store.certificate("entities"), specs["topics"])
     assert (other.own, other.standard) == (("tokens",), ("tokens",))
-    assert TaskColumns.of(store.manifest("twice"), specs["topics"]).own == ("text", "text_pair")
-    assert TaskColumns.of(store.manifest("twice"), specs["twice"]).own == ("question", "other")
+    assert TaskColumns.of(store.certificate("twice"), specs["topics"]).own == ("text", "text_pair")
+    assert TaskColumns.of(store.certificate("twice"), specs["twice"]).own == ("question", "other")
 
 
 def test_task_is_looked_up_once_for_many_rows(run: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_task_is_looked_up_once_for_many_rows(run: Path, tmp_path: Path) -> None
 
     def columns_of(name: str) -> TaskColumns:
         looked_up.append(name)
-        return TaskColumns.of(store.manifest(name), None)
+        return TaskColumns.of(store.certificate(name), None)
 
     names = [("plain", "topics")[number % 2] for number in range(200)]
     write(tmp_path / "rows.csv", [{"which": name, "text": "w1"} for name in names])

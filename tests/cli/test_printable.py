@@ -139,9 +139,9 @@ def test_task_facts_are_escaped(evil_run: Path, words: list[str], capsys: pytest
 def test_answers_of_other_kinds_are_escaped(
     evil_run: Path, kind: str, value: list[str] | str | float, line: str
 ) -> None:
-    manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
+    certificate = Store(evil_run).certificate("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
     shares = {EVIL: 0.75, "O": 0.25} if kind == "multilabel" else None
-    assert line_of(Prediction(value=value, probabilities=shares), manifest) == line
+    assert line_of(Prediction(value=value, probabilities=shares), certificate) == line
 
 
 def test_errors_are_escaped(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

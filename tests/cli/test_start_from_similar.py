@@ -43,12 +43,12 @@ def test_learn_starts_from_the_best_bank(bench: Bench, capsys: pytest.CaptureFix
     assert learned(bench, "--start-from", "auto") == 0
     said = capsys.readouterr().out
     store = Store(bench.folder / "run")
-    start = store.manifest("third").start
+    start = store.certificate("third").start
     assert start is not None
     assert len(start.candidates) > 2
     assert "mean gain over a fresh bank after short fits (1 of" in said
     # The bank's settings are those of the run's stream.
-    assert store.manifest("third").bank.modifications == store.manifest("single").bank.modifications
+    assert store.certificate("third").bank.modifications == store.certificate("single").bank.modifications
     assert bench.main("show", "FOLDER/run", "third") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "validation scores after" in shown
@@ -61,13 +61,13 @@ def test_learn_starts_from_the_best_bank(bench: Bench, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(("value", "parents"), [("single", ["single"]), ("single,other", ["single", "other"])])
 def test_learn_starts_from_named_tasks(bench: Bench, value: str, parents: list[str]) -> None:
     assert learned(bench, "--start-from", value) == 0
-    manifest = Store(bench.folder / "run").manifest("third")
+    certificate = Store(bench.folder / "run").certificate("third")
     if len(parents) > 1:
-        assert manifest.start is not None
-        assert [parent.task for parent in manifest.start.taken.parents] == parents
+        assert certificate.start is not None
+        assert [parent.task for parent in certificate.start.taken.parents] == parents
     else:
-        assert manifest.parent is not None
-        assert manifest.parent.task == value
+        assert certificate.parent is not None
+        assert certificate.parent.task == value
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_stream_starts_every_bank_automatically(bench: Bench) -> None:
     folder = bench.folder / "fresh"
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", str(folder), "--start-from", "auto") == 0
     store = Store(folder)
-    starts = {task: store.manifest(task).start for task in store.tasks}
+    starts = {task: store.certificate(task).start for task in store.tasks}
     assert [0 if start is None else len(start.candidates) for start in starts.values()] == [1, 2]
 
 

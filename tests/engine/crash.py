@@ -97,8 +97,8 @@ INSTANTS: dict[str, Callable[[], At]] = {
     "last-batch": lambda: At("on_train_batch_end", 10),
     "fit-end": lambda: At("on_fit_end"),
     "before-the-commit": lambda: in_place_of(learn_task, "outputs_of"),
-    "half-a-manifest": lambda: in_place_of(atomic, "write_file", "bank.json", half=True),
-    "bank-written": lambda: in_place_of(commit, "write_manifest"),
+    "half-a-certificate": lambda: in_place_of(atomic, "write_file", "bank.json", half=True),
+    "bank-written": lambda: in_place_of(commit, "write_certificate"),
     "after-the-commit": lambda: in_place_of(learn_module, "finish_task"),
     "row-measured": lambda: At("on_task_end"),
 }

@@ -129,7 +129,7 @@ class Kills:
                 "router.safetensors",
             ]:
                 self.wrong.append(f"kill {sum(self.phases.values())}: incomplete bank of {task!r}")
-            if store.manifest(task).digest != self._whole[task]:
+            if store.certificate(task).digest != self._whole[task]:
                 self.wrong.append(f"kill {sum(self.phases.values())}: different bank of {task!r}")
         if store.tasks:
             problems = [problem for task in store.tasks for problem in check_task(store, task, self._backbone).problems]

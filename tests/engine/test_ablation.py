@@ -77,9 +77,9 @@ def outputs(run: Run, name: str, bank: Bank) -> tuple[Tensor, dict[str, float]]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_full_score_matches_the_certificate_and_every_span_has_a_cell(learned: Path, name: str) -> None:
     run = Run(learned)
-    found, manifest = run.ablate(name), run.store.manifest(name)
-    assert found.scores == manifest.scores["validation"].scores
-    assert found.full == manifest.scores["validation"].scores[manifest.metric]
+    found, certificate = run.ablate(name), run.store.certificate(name)
+    assert found.scores == certificate.scores["validation"].scores
+    assert found.full == certificate.scores["validation"].scores[certificate.metric]
     assert found.notices == ()
     assert [(cell.first, cell.last) for cell in found.cells] == [(0, 0), (0, 1), (1, 1)]
     assert (found.task, found.metric, found.layers, found.stacks) == (name, "accuracy", 2, (2,))
@@ -161,7 +161,7 @@ def test_encoder_layers_are_numbered_before_decoder_layers(backbone_folder: Fold
     )
     found = run.ablate("seq2seq")
     assert (found.layers, found.stacks, len(found.cells)) == (4, (2, 2), 10)
-    assert found.scores == run.store.manifest("seq2seq").scores["validation"].scores
+    assert found.scores == run.store.certificate("seq2seq").scores["validation"].scores
     assert found.metric == "rougeL"
     assert {"rouge1", "bleu"} < found[1, 2].scores.keys()
 
@@ -169,8 +169,8 @@ def test_encoder_layers_are_numbered_before_decoder_layers(backbone_folder: Fold
 @pytest.mark.parametrize("kind", ["regression", "multilabel", "token-classification"])
 def test_ablation_uses_the_metric_of_the_task(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
     run = learn(stream(backbone_folder(), [task_of_kind(kind, num_rows=16)], training={"epochs": 1}), tmp_path / "run")
-    found, manifest = run.ablate(kind), run.store.manifest(kind)
-    assert (found.metric, found.scores) == (manifest.metric, manifest.scores["validation"].scores)
+    found, certificate = run.ablate(kind), run.store.certificate(kind)
+    assert (found.metric, found.scores) == (certificate.metric, certificate.scores["validation"].scores)
     assert all(cell.score == cell.scores.get(found.metric) for cell in found.cells)
 
 
@@ -198,14 +198,14 @@ def test_shared_task_is_ablated_in_the_bank_committed_with_it(backbone_folder: F
     run = learn(stream(backbone_folder(), [task("first", **FEW), task("second", **FEW)], bank=bank), tmp_path / "run")
     for name in ("first", "second"):
         found = run.ablate(name)
-        assert found.scores == run.store.manifest(name).scores["validation"].scores
+        assert found.scores == run.store.certificate(name).scores["validation"].scores
         assert found.notices == ()
 
 
 def test_split_can_be_chosen(learned: Path) -> None:
     run = Run(learned)
     found = run.ablate("houlsby", "single", "test")
-    assert found.scores == run.store.manifest("houlsby").scores["test"].scores
+    assert found.scores == run.store.certificate("houlsby").scores["test"].scores
     assert (found.split, [cell.first for cell in found.cells]) == ("test", [0, 1])
 
 

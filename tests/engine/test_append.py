@@ -163,7 +163,7 @@ def test_run_without_new_tasks_does_not_change_later_defaults(backbone_folder: F
     # If there is a task to learn, the given stream's settings apply to it and to later tasks.
     tasks = [one, task("two", num_rows=16)]
     run = learn(stream(folder, tasks, training={"epochs": 2}, bank="lora"), tmp_path / "run")
-    assert (run.store.manifest("one").training.epochs, run.store.manifest("two").training.epochs) == (1, 2)
+    assert (run.store.certificate("one").training.epochs, run.store.certificate("two").training.epochs) == (1, 2)
     assert Run(tmp_path / "run").session.spec.training.epochs == 2
 
 
@@ -173,7 +173,7 @@ def test_a_run_keeps_the_rows_that_its_version_of_the_defaults_selects(backbone_
     one, two = ({"name": name, "kind": "classification", "data": {"train": rows}} for name in ("one", "two"))
 
     def held_out(run: Run) -> list[str]:
-        return [run.store.manifest(name).data["validation"] for name in run.store.tasks]
+        return [run.store.certificate(name).data["validation"] for name in run.store.tasks]
 
     learn(stream(folder, [one], training=QUICK, defaults=2), tmp_path / "old")
     old = learn(stream(folder, [one, two], training=QUICK), tmp_path / "old")

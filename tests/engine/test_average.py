@@ -123,7 +123,7 @@ def test_accumulated_gradients_teach_the_weights_what_one_batch_does(backbone_fo
         child = task("new", num_rows=8, bank={"preset": "houlsby", "bottleneck": 4, "start_from": ["one", "two"]})
         tasks = [*first, child | {"training": settings}]
         run = learn(stream(backbone_folder(), tasks, training={"batch_size": 8}), tmp_path / str(batch_size))
-        start = run.store.manifest("new").start
+        start = run.store.certificate("new").start
         assert start is not None
         found.append(start.candidates[0].weights)
     assert found[0] != pytest.approx([0.5, 0.5], abs=1e-2)

@@ -67,7 +67,7 @@ def test_conversations_are_certified_with_their_template(learned: Path) -> None:
     for check in run.verify(data=True):
         assert check.problems == ()
         assert check.how == "digests and probe, bit for bit, test rows"
-    first, second = run.store.manifest("talk").chat, run.store.manifest("last").chat
+    first, second = run.store.certificate("talk").chat, run.store.certificate("last").chat
     assert first is not None
     assert second is not None
     assert (first.template, first.system, first.loss_on, first.end) == (MARKED, None, "response", 3)
@@ -75,7 +75,7 @@ def test_conversations_are_certified_with_their_template(learned: Path) -> None:
     assert first.digest != second.digest
     assert run.results.forgetting == 0.0
     for name in ("plain", "topics"):
-        assert run.store.manifest(name).chat is None
+        assert run.store.certificate(name).chat is None
         assert "chat" not in json.loads((learned / "banks" / name / "bank.json").read_text("utf-8"))
 
 
@@ -87,7 +87,7 @@ def test_predictions_match_the_scores(learned: Path) -> None:
     data = session.split(session.spec.tasks[0])
     learner = session.models.resident("talk")
     scores = evaluate(learner, data.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
-    assert scores == run.store.manifest("talk").scores["test"]
+    assert scores == run.store.certificate("talk").scores["test"]
     again = make_metrics("causal-lm", None)
     again.update(found, [row["messages"][-1]["content"] for row in chats(8, 2, 30)])
     assert float(again.compute()["rougeL"]) == scores.scores["rougeL"]
@@ -281,7 +281,7 @@ def test_a_template_in_a_file_is_relative_to_the_stream_and_not_needed_later(bac
     assert "was learned with other settings (chat)" in notice
     (tmp_path / "chat.jinja").unlink()
     run = Run(tmp_path / "run")
-    chat = run.store.manifest("talk").chat
+    chat = run.store.certificate("talk").chat
     assert chat is not None
     assert chat.template == PLAIN
     assert all(check.problems == () for check in run.verify(data=True))
@@ -310,7 +310,7 @@ def test_prompts_and_completions_are_conversations_with_chat(backbone: Path, tmp
     ]
     run = learn(chat_stream(backbone, *tasks), tmp_path / "run")
     assert bank_digests(run).keys() == {"lists", "texts", "same"}
-    one, other = run.store.manifest("texts"), run.store.manifest("same")
+    one, other = run.store.certificate("texts"), run.store.certificate("same")
     assert one.data == other.data
 
 

@@ -89,11 +89,11 @@ def test_committed_bank_is_verified_predicts_and_is_measured(
     data = fitted(learner, tasks, "one")
     learner.bank("one").fold()
     assert tensor_digests(learner.bank("one").tensors()) == {
-        name: entry.digest for name, entry in run.store.manifest("one").tensors.items()
+        name: entry.digest for name, entry in run.store.certificate("one").tensors.items()
     }
     batch = next(iter(data.test_dataloader()))
     texts = [row["text"] for row in tasks["one"].data["test"]]  # type: ignore[index]
-    labels = run.store.manifest("one").labels
+    labels = run.store.certificate("one").labels
     assert labels is not None
     found = outputs(learner, "one", batch).argmax(-1).tolist()
     answers = run.predict([texts[number] for number in batch["index"].tolist()], task="one")
@@ -105,20 +105,20 @@ def test_committed_bank_is_verified_predicts_and_is_measured(
 
 def test_certificate_says_how_the_bank_was_trained(own: Path, backbone_folder: Folder) -> None:
     """The stream asks for two epochs, clipped gradients and the best bank; the Trainer had one epoch and none of these."""
-    manifest = Run(own).store.manifest("one")
-    origin, training = manifest.origin, manifest.training
+    certificate = Run(own).store.certificate("one")
+    origin, training = certificate.origin, certificate.training
     assert origin is not None
     assert (origin.format, origin.method) == ("trainer", "ContinualLearner: 2 steps, precision 32-true")
     assert (training.epochs, training.gradient_clip, training.select, training.accumulate) == (1, None, "last", 1)
     asked = tasks_of(backbone_folder()).spec.training
     assert (asked.epochs, asked.gradient_clip, asked.select) == (2, 1.0, "best")
-    assert manifest.notices[-1].startswith(
+    assert certificate.notices[-1].startswith(
         "task 'one': not learned by a run, but by its own Trainer (ContinualLearner: 2"
     )
-    assert manifest.started_from == "a fresh bank"
-    assert "learning rate 0.02, 1 epoch" in trained_in_words(manifest)
-    assert "; by its own Trainer (ContinualLearner: 2 steps" in trained_in_words(manifest)
-    assert settings_in_words(manifest, None)["trained by"] == origin.in_words
+    assert certificate.started_from == "a fresh bank"
+    assert "learning rate 0.02, 1 epoch" in trained_in_words(certificate)
+    assert "; by its own Trainer (ContinualLearner: 2 steps" in trained_in_words(certificate)
+    assert settings_in_words(certificate, None)["trained by"] == origin.in_words
 
 
 def test_two_fits_and_their_settings_add_up(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_two_fits_and_their_settings_add_up(backbone_folder: Folder, tmp_path: P
     data = learner.begin(tasks, "one")
     for more in ({"max_epochs": 2}, {"max_epochs": 1, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}):
         L.Trainer(**SILENT, **more).fit(learner, datamodule=data)
-    manifest = commit(learner, data, tmp_path / "run").store.manifest("one")
-    assert manifest.origin is not None
-    assert manifest.origin.method == "Mine: 5 steps, precision 32-true"
-    training = manifest.training
+    certificate = commit(learner, data, tmp_path / "run").store.certificate("one")
+    assert certificate.origin is not None
+    assert certificate.origin.method == "Mine: 5 steps, precision 32-true"
+    training = certificate.training
     assert (training.epochs, training.accumulate, training.gradient_clip) == (3, 2, 0.5)
 
 
@@ -143,10 +143,10 @@ def test_continued_fit_counts_its_steps_once(backbone_folder: Folder, tmp_path: 
     first.fit(learner, datamodule=data)
     first.save_checkpoint(tmp_path / "one.ckpt")
     L.Trainer(**SILENT, max_epochs=3).fit(learner, datamodule=data, ckpt_path=tmp_path / "one.ckpt", weights_only=True)
-    manifest = commit(learner, data, tmp_path / "run").store.manifest("one")
-    assert manifest.origin is not None
-    assert manifest.origin.method.startswith("ContinualLearner: 6 steps")
-    assert manifest.training.epochs == 3
+    certificate = commit(learner, data, tmp_path / "run").store.certificate("one")
+    assert certificate.origin is not None
+    assert certificate.origin.method.startswith("ContinualLearner: 6 steps")
+    assert certificate.training.epochs == 3
 
 
 @pytest.mark.parametrize(("trained", "predicts"), [("eager", "sdpa"), ("sdpa", "sdpa"), ("sdpa", "eager")])
@@ -156,9 +156,9 @@ def test_both_attentions_are_recorded(
     monkeypatch.setattr(ModelCache, "_attention", lambda *_: predicts)
     learner, tasks = learner_on(backbone_folder(), attention=trained), tasks_of(backbone_folder(), "one")
     run = commit(learner, fitted(learner, tasks, "one"), tmp_path / "run")
-    manifest = run.store.manifest("one")
-    assert manifest.environment.attention == predicts
-    assert manifest.training_attention == (None if trained == predicts else trained)
+    certificate = run.store.certificate("one")
+    assert certificate.environment.attention == predicts
+    assert certificate.training_attention == (None if trained == predicts else trained)
     assert learner.model.config._attn_implementation == trained
     assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, test rows"]
 
@@ -174,7 +174,7 @@ def test_learn_continues_the_stream(own: Path, backbone_folder: Folder, tmp_path
     assert {name: (folder / "banks" / name / "bank.json").read_bytes() for name in before} == before
     assert all(check.ok for check in run.verify(data=True))
     alone = learn(tasks_of(backbone_folder(), "three"), tmp_path / "alone")
-    assert run.store.manifest("three").digest == alone.store.manifest("three").digest
+    assert run.store.certificate("three").digest == alone.store.certificate("three").digest
     # The other commands that change a run.
     assert reevaluate(folder).ok
     forget(folder, "two")
@@ -255,7 +255,7 @@ def test_trained_form_is_folded(backbone_folder: Folder, tmp_path: Path, bank: s
     data = fitted(again, tasks, "one")
     again.bank("one").fold()  # folding twice changes nothing
     commit(again, data, tmp_path / "again")
-    assert Run(tmp_path / "again").store.manifest("one").digest == run.store.manifest("one").digest
+    assert Run(tmp_path / "again").store.certificate("one").digest == run.store.certificate("one").digest
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_bank_that_starts_from_another_is_committed_after_it(backbone_folder: Fo
         commit(learner, second, tmp_path / "run")
     commit(learner, first, tmp_path / "run")
     run = commit(learner, second, tmp_path / "run")
-    manifest = run.store.manifest("two")
-    assert manifest.parent is not None
-    assert (manifest.parent.task, manifest.parent.digest) == ("one", run.store.manifest("one").digest)
-    assert manifest.started_from == "a copy of 'one'"
+    certificate = run.store.certificate("two")
+    assert certificate.parent is not None
+    assert (certificate.parent.task, certificate.parent.digest) == ("one", run.store.certificate("one").digest)
+    assert certificate.started_from == "a copy of 'one'"
     assert all(check.ok for check in run.verify())
 
 
@@ -299,7 +299,7 @@ def test_fused_bank_reads_committed_banks(backbone_folder: Folder, tmp_path: Pat
     learner = learner_on(backbone_folder())
     for name in (*names, "f"):
         run = commit(learner, fitted(learner, tasks, name), tmp_path / "run")
-    assert [parent.task for parent in run.store.manifest("f").reads] == [*names]
+    assert [parent.task for parent in run.store.certificate("f").reads] == [*names]
     assert [check.problems for check in run.verify(data=True)] == [()] * 3
 
 
@@ -372,10 +372,10 @@ def test_trainer_that_converts_the_backbone_is_refused(backbone_folder: Folder, 
 def test_mixed_precision_is_recorded(backbone_folder: Folder, tmp_path: Path) -> None:
     learner = learner_on(backbone_folder())
     data = fitted(learner, tasks_of(backbone_folder()), "one", precision="bf16-mixed")
-    manifest = commit(learner, data, tmp_path / "run").store.manifest("one")
-    assert manifest.origin is not None
-    assert manifest.origin.method.endswith("2 steps, precision bf16-mixed")
-    assert manifest.environment.precision == "fp32"
+    certificate = commit(learner, data, tmp_path / "run").store.certificate("one")
+    assert certificate.origin is not None
+    assert certificate.origin.method.endswith("2 steps, precision bf16-mixed")
+    assert certificate.environment.precision == "fp32"
 
 
 def test_saved_progress_is_not_discarded(own: Path, backbone_folder: Folder, tmp_path: Path) -> None:

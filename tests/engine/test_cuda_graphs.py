@@ -58,7 +58,7 @@ def bank_of(backbone: Path, folder: Path, tasks: list[dict[str, Any]], **trainin
     """Learn a stream, and return the digest of each bank."""
     run = learn(stream(backbone, tasks, training={"epochs": 1, "batch_size": 8} | training), folder)
     assert all(check.ok for check in run.verify())
-    return {name: run.session.store.manifest(name).digest for name in run.session.store.tasks}
+    return {name: run.session.store.certificate(name).digest for name in run.session.store.tasks}
 
 
 @pytest.mark.parametrize(

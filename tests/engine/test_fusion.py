@@ -21,7 +21,7 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.predictions import Prediction
 from continual_petl.report.page.details import _settings as settings_table
 from continual_petl.report.read_facts import read_facts
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.store.dependencies import read_banks
 from continual_petl.store.store import Store
@@ -48,14 +48,16 @@ def test_certificate_names_the_banks_that_were_read(
     parents_run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(folder)
-    manifest, a = store.manifest("f"), store.manifest("a")
-    assert {parent.task: parent.digest for parent in manifest.reads} == {n: store.manifest(n).digest for n in "ab"}
-    assert manifest.bank == a.bank.model_copy(update={"fuse": ("a", "b")})
-    assert (manifest.parent, a.reads) == (None, ())
+    certificate, a = store.certificate("f"), store.certificate("a")
+    assert {parent.task: parent.digest for parent in certificate.reads} == {
+        n: store.certificate(n).digest for n in "ab"
+    }
+    assert certificate.bank == a.bank.model_copy(update={"fuse": ("a", "b")})
+    assert (certificate.parent, a.reads) == (None, ())
     assert b'"reads"' not in bank_files(parents_run, "a")["banks/a/bank.json"]
     # Q, K, V and the gate have 3 D^2 + D + 1 parameters per site, however many banks are read. Those banks are not stored
     # again.
-    assert manifest.parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
+    assert certificate.parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
     assert bank_files(folder, "a", "b") == bank_files(parents_run, "a", "b")
     assert all(check.ok for check in Run(folder).verify(data=True))
     assert main(["show", str(folder), "f"]) == 0
@@ -94,7 +96,7 @@ def test_fused_bank_answers_differently_from_the_backbone_alone(folder: Path) ->
     assert len(gates) == 2
     assert all(gate.abs() > 1e-3 for gate in gates)
     # The size includes the banks that it reads, which are in memory too.
-    stored = [num_bytes(run.store.manifest(name).tensors) for name in ("f", "a", "b")]
+    stored = [num_bytes(run.store.certificate(name).tensors) for name in ("f", "a", "b")]
     assert held.num_bytes == sum(stored)
 
 
@@ -146,7 +148,7 @@ def test_fused_task_can_be_replaced_by_one_that_reads_other_banks(backbone_folde
     third = task("c", num_rows=16)
     tasks = stream(backbone_folder(), [*PARENTS, third, fused(fuse=("c", "b"))], bank=BANK, training=TRAINING)
     run = learn(tasks, folder, replace=["f"])
-    assert [parent.task for parent in run.store.manifest("f").reads] == ["c", "b"]
+    assert [parent.task for parent in run.store.certificate("f").reads] == ["c", "b"]
     assert problems(folder) == {}
     forget(folder, "a")
     assert problems(folder) == {}
@@ -157,7 +159,7 @@ def test_banks_that_are_not_in_the_stream_can_be_read(backbone_folder: Folder, p
     assert bank_digests(run)["f"] == bank_digests(Run(fused_run))["f"]
     # The stream's default ``bank`` can be a fused one too.
     learn(stream(backbone_folder(), [task("g", num_rows=16)], bank=fused()["bank"], training=TRAINING), parents)
-    assert [parent.task for parent in Run(parents).store.manifest("g").reads] == ["a", "b"]
+    assert [parent.task for parent in Run(parents).store.certificate("g").reads] == ["a", "b"]
     assert problems(parents) == {}
 
 
@@ -168,7 +170,7 @@ def test_command_learns_a_fused_task_from_its_file(
     text = f"{{name: h, kind: classification, data: {tmp_path / 'rows'}, bank: {{preset: fusion, fuse: [b, a]}}}}"
     (tmp_path / "h.yaml").write_text(text)
     assert main(["learn", str(folder), str(tmp_path / "h.yaml"), "--quiet"]) == 0, capsys.readouterr().err
-    assert [parent.task for parent in Store(folder).manifest("h").reads] == ["b", "a"]
+    assert [parent.task for parent in Store(folder).certificate("h").reads] == ["b", "a"]
     assert main(["learn", str(folder), str(tmp_path / "h.yaml"), "--bank.fuse", "[a]", "--dry-run"]) == 2
     assert "fuse needs at least two tasks, got 1: to use one bank, write start_from" in capsys.readouterr().err
 
@@ -196,36 +198,36 @@ def test_bank_with_another_digest_is_noticed_by_its_readers(folder: Path) -> Non
     # The certificate is sealed again, as an attacker who knows the format could do.
     other = "0" * 64
     edit(folder / "banks" / "a" / "bank.json", sealed=True, digest=other)
-    certified = store.manifest("f").reads[0].digest
+    certified = store.certificate("f").reads[0].digest
     says = f"task 'f' reads the bank of 'a' with digest {certified[:12]}, but it now has {other[:12]}, so 'f' would predict"
     assert problems(folder)["f"].startswith(says)
     assert check_task(Store(folder), "f", None, probe=False).problems[0].startswith(says)
 
 
 def test_certificate_that_names_other_banks_than_its_specification_is_refused(folder: Path) -> None:
-    manifest = Store(folder).manifest("f")
-    tree = manifest.model_dump(mode="json")
-    assert Manifest.model_validate(tree).model_dump() == manifest.model_dump()
+    certificate = Store(folder).certificate("f")
+    tree = certificate.model_dump(mode="json")
+    assert Certificate.model_validate(tree).model_dump() == certificate.model_dump()
     others: list[Any] = [[], tree["reads"][:1], tree["reads"][::-1]]
     for reads in others:
         with pytest.raises(ValueError, match=r"reads: expected the banks of bank\.fuse, a, b"):
-            Manifest.model_validate(tree | {"reads": reads})
+            Certificate.model_validate(tree | {"reads": reads})
 
 
 def test_bank_of_another_form_in_the_place_of_one_that_is_read_is_refused(folder: Path) -> None:
     store = Store(folder)
-    wrong = store.manifest("f").bank.model_copy(update={"layers": "0-1"})
+    wrong = store.certificate("f").bank.model_copy(update={"layers": "0-1"})
     with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', whose modifications or layers differ"):
-        read_banks(store, store.manifest("f").model_copy(update={"bank": wrong}), store.manifest("f").reads)
+        read_banks(store, store.certificate("f").model_copy(update={"bank": wrong}), store.certificate("f").reads)
 
 
 def test_fused_bank_can_be_started_from(backbone_folder: Folder, folder: Path) -> None:
     still = {"learning_rate": 1e-30, "optimizer": "sgd", "weight_decay": 0.0, "select": "last", "epochs": 1}
     child = task("g", num_rows=16, bank={"start_from": "f"}, training=still)
     run = learn(tasks_of(backbone_folder(), fused(), child), folder)
-    manifest = run.store.manifest("g")
-    assert manifest.parent is not None
-    assert (manifest.parent.task, manifest.reads) == ("f", run.store.manifest("f").reads)
+    certificate = run.store.certificate("g")
+    assert certificate.parent is not None
+    assert (certificate.parent.task, certificate.reads) == ("f", run.store.certificate("f").reads)
     assert tensor_digests(run.store.tensors("g")) == tensor_digests(run.store.tensors("f"))
     assert problems(folder) == {}
     with pytest.raises(InputError, match=r"that read its bank.*: 'f', 'g'"):

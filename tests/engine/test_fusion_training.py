@@ -67,7 +67,7 @@ def test_learning_a_fused_bank_changes_no_bank_that_it_reads(
     child = fused(fuse=names[:number], training={"learning_rate": rate, "epochs": 1, "precision": precision})
     run = learn(tasks_of(backbone_folder(), third, child), folder)
     assert bank_files(folder, "a", "b", "c") == before
-    assert tuple(parent.task for parent in run.store.manifest("f").reads) == names[:number]
+    assert tuple(parent.task for parent in run.store.certificate("f").reads) == names[:number]
     assert all(check.ok for check in run.verify())
 
 
@@ -90,7 +90,7 @@ def test_stopped_fused_task_resumes_to_the_same_bank_unless_a_bank_that_it_reads
     )  # fmt: skip
     other = learn(changed, stopped, replace=["a"], discard_progress=True)
     assert bank_digests(other)["f"] != bank_digests(run)["f"]
-    assert other.store.manifest("f").reads[0].digest == other.store.manifest("a").digest
+    assert other.store.certificate("f").reads[0].digest == other.store.certificate("a").digest
     assert all(check.ok for check in other.verify())
 
 
@@ -138,7 +138,7 @@ def test_banks_in_upper_layers_are_fused_there(backbone_folder: Folder, tmp_path
     training = TRAINING | {"prefix_cache": "on", "epochs": 3}
     upper = stream(backbone_folder(), [*PARENTS, fused()], bank=BANK | {"layers": "top-1"}, training=training)
     run = learn(upper, tmp_path / "run")
-    assert run.store.manifest("f").bank.layers == "top-1"
+    assert run.store.certificate("f").bank.layers == "top-1"
     assert {name.split(".")[2] for name in run.store.tensors("f") if "ffn" in name} == {"layer_1"}
     assert all(check.ok for check in run.verify(data=True))
     # The bank has no changes in layer 0.

@@ -71,7 +71,7 @@ def test_certificates_and_predictions_are_computed_on_the_gpu(
         task("three", num_rows=16, bank="bitfit"),
     ]
     run = learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
-    devices = {run.session.store.manifest(name).environment.device for name in run.session.store.tasks}
+    devices = {run.session.store.certificate(name).environment.device for name in run.session.store.tasks}
     assert devices == {torch.cuda.get_device_name(GPU)}
     opened = Run(tmp_path / "run")
     assert {check.how for check in opened.verify()} == {"digests and probe, bit for bit"}

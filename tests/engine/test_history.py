@@ -17,6 +17,7 @@ from continual_petl.engine.scoring.evaluate import MAX_CELLS, MAX_POINTS, _confu
 from continual_petl.engine.task import learning_curve
 from continual_petl.engine.task.learn_task import history_of
 from continual_petl.learner import TaskPlan
+from continual_petl.store.certificate.certificate import HISTORY, Certificate
 from continual_petl.store.certificate.history import (
     Confusion,
     Curve,
@@ -27,7 +28,6 @@ from continual_petl.store.certificate.history import (
     read_history,
     write_history,
 )
-from continual_petl.store.certificate.manifest import HISTORY, Manifest
 from tests.engine.test_resume import SignalAt
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 from tests.usual import few
@@ -41,11 +41,11 @@ def test_history_has_the_losses_and_scores_of_a_fit(backbone_folder: Folder, tmp
     history = run.store.history("one")
     assert [point.step for point in history.curve.losses] == list(range(1, 16))
     assert [(point.epoch, point.step) for point in history.curve.scores] == [(1, 5), (2, 10), (3, 15)]
-    manifest = run.store.manifest("one")
+    certificate = run.store.certificate("one")
     best = max(point.scores["accuracy"] for point in history.curve.scores)
     first = next(point.step for point in history.curve.scores if point.scores["accuracy"] == best)
     assert history.kept == first
-    assert manifest.scores["validation"].scores["accuracy"] == pytest.approx(best)
+    assert certificate.scores["validation"].scores["accuracy"] == pytest.approx(best)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_gradient_accumulation_does_not_change_the_recorded_loss(backbone_folder
 
 def test_confusion_matrix_adds_up_to_rows_and_accuracy(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("one")]), tmp_path / "run")
-    history, scores = run.store.history("one"), run.store.manifest("one").scores
+    history, scores = run.store.history("one"), run.store.certificate("one").scores
     for split, answered in history.answered.items():
         assert isinstance(answered, Confusion)
         assert sum(count for *_, count in answered.cells) == scores[split].num_examples
@@ -126,7 +126,7 @@ def test_multilabel_counts_are_per_label(backbone_folder: Folder, tmp_path: Path
     assert isinstance(counted, PerLabel)
     right, wrong, missed = (sum(part) for part in zip(*counted.counts, strict=True))
     f1 = 2 * right / max(1, 2 * right + wrong + missed)
-    assert f1 == pytest.approx(run.store.manifest("multilabel").scores["test"].scores["micro_f1"])
+    assert f1 == pytest.approx(run.store.certificate("multilabel").scores["test"].scores["micro_f1"])
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -164,8 +164,8 @@ def test_changed_history_is_reported(backbone_folder: Folder, tmp_path: Path, da
 def test_history_with_many_labels_roundtrips(tmp_path: Path) -> None:
     counts = PerLabel(counts=((1_000_000, 1_000_000, 1_000_000),) * 60_000)
     made = History(task="wide", curve=Curve(losses=(), scores=()), kept=None, answered={"test": counts})
-    manifest = SimpleNamespace(task="wide", files={HISTORY: write_history(tmp_path / HISTORY, made)})
-    assert read_history(tmp_path / HISTORY, cast(Manifest, manifest)) == made
+    certificate = SimpleNamespace(task="wide", files={HISTORY: write_history(tmp_path / HISTORY, made)})
+    assert read_history(tmp_path / HISTORY, cast(Certificate, certificate)) == made
 
 
 @pytest.mark.parametrize("content", ["{", '{"losses": 1}', "{}\n"])

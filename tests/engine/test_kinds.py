@@ -64,10 +64,12 @@ def test_kind_is_learned_and_certified(learned: dict[str, Path], family: str) ->
         assert check.problems == ()
         assert check.how == "digests and probe, bit for bit, test rows"
     for kind in FAMILIES[family]:
-        manifest = run.store.manifest(kind)
-        assert set(manifest.scores["test"].scores) <= {*METRICS[manifest.kind], *ERROR_NAMES}
-        assert (manifest.generation is not None) == (manifest.max_target_length is not None) == (kind in GENERATIVE)
-        assert (manifest.parameters["head"] == 0) == (kind in GENERATIVE)
+        certificate = run.store.certificate(kind)
+        assert set(certificate.scores["test"].scores) <= {*METRICS[certificate.kind], *ERROR_NAMES}
+        assert (
+            (certificate.generation is not None) == (certificate.max_target_length is not None) == (kind in GENERATIVE)
+        )
+        assert (certificate.parameters["head"] == 0) == (kind in GENERATIVE)
 
 
 def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
@@ -85,7 +87,7 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
 def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kind: str) -> None:
     """Predictions equal the evaluated outputs bit for bit, and their scores equal those in the certificate."""
     run = Run(learned[family])
-    session, manifest = run.session, run.store.manifest(kind)
+    session, certificate = run.session, run.store.certificate(kind)
     tasks = TaskStream(session.spec)
     rows = session.split(tasks[kind]).rows
     learner, pad = session.models.resident(kind), session.models.pad_token_id
@@ -96,21 +98,21 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
         assert learner.tokenizer is not None
         assert [answer.value for answer in found] == decode(learner.tokenizer, said)
     elif kind == "token-classification":
-        assert manifest.labels is not None
-        assert [answer.value for answer in found] == [[manifest.labels[int(n)] for n in row] for row in said]
+        assert certificate.labels is not None
+        assert [answer.value for answer in found] == [[certificate.labels[int(n)] for n in row] for row in said]
         assert [len(row) for row in said] == [len(words) for words in inputs_of(tasks, kind)]
     else:
-        size = manifest.training.batch_size
+        size = certificate.training.batch_size
         same = Predictor(session.models).predict(inputs_of(tasks, kind), kind, batch_size=size)
         if rows.option_texts is None:
             texts = rows.texts if kind == "question-answering" else None
             said_N = torch.stack(said)
-            expected = predictions(manifest.kind, manifest.labels, said_N, manifest.targets, texts=texts)
+            expected = predictions(certificate.kind, certificate.labels, said_N, certificate.targets, texts=texts)
         else:
             expected = choices(rows.option_texts, torch.stack(said))
         assert same == [replace(each, task=kind) for each in expected]
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)
-    assert scores == manifest.scores["test"]
+    assert scores == certificate.scores["test"]
 
 
 @pytest.mark.parametrize("family", few(list(FAMILIES)))
@@ -145,11 +147,11 @@ def test_generated_text_is_learned_and_ends_correctly(
     backbone = {"name": str(backbone_folder(family))}
     run = learn(stream(backbone_folder(family), [one], bank="full", training=training, backbone=backbone), tmp_path)
     assert run.predict(["w49 w50"], "one") == [Prediction(task="one", value="w7 w8 w9")]
-    scores = run.store.manifest("one").scores["test"].scores
+    scores = run.store.certificate("one").scores["test"].scores
     assert (scores["rougeL"], scores["rouge2"]) == (1.0, 1.0)
 
 
-def test_class_weights_affect_loss_and_manifest_but_not_scores(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_class_weights_affect_loss_and_certificate_but_not_scores(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = task("one", num_rows=24)["data"]
     counts = [sum(row["label"] == name for row in rows["train"]) for name in ("no", "yes")]
     settings: dict[str, Any] = {"plain": None, "balanced": "balanced", "named": {"yes": 50.0}}
@@ -157,15 +159,15 @@ def test_class_weights_affect_loss_and_manifest_but_not_scores(backbone_folder: 
     for name, weights in settings.items():
         tasks = stream(backbone_folder(), [task("one", num_rows=24)], training={"class_weights": weights, "epochs": 1})
         runs[name] = learn(tasks, tmp_path / name)
-    manifests = {name: run.store.manifest("one") for name, run in runs.items()}
-    assert manifests["plain"].class_weights is None
-    assert manifests["balanced"].class_weights == tuple(24 / (2 * count) for count in counts)
-    assert manifests["named"].class_weights == (1.0, 50.0)
-    assert len({manifest.digest for manifest in manifests.values()}) == 3
+    certificates = {name: run.store.certificate("one") for name, run in runs.items()}
+    assert certificates["plain"].class_weights is None
+    assert certificates["balanced"].class_weights == tuple(24 / (2 * count) for count in counts)
+    assert certificates["named"].class_weights == (1.0, 50.0)
+    assert len({certificate.digest for certificate in certificates.values()}) == 3
     # Accuracy is the share of correct rows, whatever the weights.
     right = [answer.value for answer in runs["named"].predict([row["text"] for row in rows["test"]], "one")]
     share = sum(value == row["label"] for value, row in zip(right, rows["test"], strict=True)) / len(right)
-    assert manifests["named"].scores["test"].scores["accuracy"] == pytest.approx(share)
+    assert certificates["named"].scores["test"].scores["accuracy"] == pytest.approx(share)
 
 
 def test_unknown_class_weight_names_are_reported_before_training(backbone_folder: Folder, tmp_path: Path) -> None:

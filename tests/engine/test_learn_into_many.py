@@ -73,7 +73,7 @@ def test_verdict_says_what_was_checked_and_carried_over(
     assert "2 of 7 certificates were checked, and the whole chain; `continual-petl verify` checks the rest" in printed
     results = Run(folder).results
     assert results.carried == 4
-    scores = [Run(folder).store.manifest(name).score for name in results.tasks]
+    scores = [Run(folder).store.certificate(name).score for name in results.tasks]
     assert results.acc == pytest.approx(sum(score or 0.0 for score in scores) / 7)
     assert math.isnan(results.bwt), "BWT must be unknown, since some tasks have no later score"
     assert sum(status != "not measured" for status in results.row_status(6)) == 3

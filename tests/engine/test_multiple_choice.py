@@ -64,11 +64,11 @@ def test_it_is_learned_and_certified(learned: Path) -> None:
     run = Run(learned)
     for check in run.verify(data=True):
         assert (check.problems, check.how) == ((), "digests and probe, bit for bit, test rows")
-    manifest = run.store.manifest("choice")
-    assert (manifest.labels, manifest.options_from, manifest.normalise) == (None, "row", None)
-    assert manifest.parameters["head"] == 16 + 1
-    assert manifest.score is not None
-    assert manifest.score > 0.9
+    certificate = run.store.certificate("choice")
+    assert (certificate.labels, certificate.options_from, certificate.normalise) == (None, "row", None)
+    assert certificate.parameters["head"] == 16 + 1
+    assert certificate.score is not None
+    assert certificate.score > 0.9
     _, outputs = certified_probe(run.store, "choice")
     assert outputs[OUTPUTS].shape == (4, 2)
     inputs, outputs = certified_probe(run.store, "validated")
@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
     found = run.predict(PAIRS, task="choice")
     right = [row["choices"][row["answer"]] for row in TASKS[0]["data"]["test"]]
     accuracy = accuracy_score(right, [answer.value for answer in found])
-    assert run.store.manifest("choice").scores["test"].scores == {"accuracy": pytest.approx(accuracy)}
+    assert run.store.certificate("choice").scores["test"].scores == {"accuracy": pytest.approx(accuracy)}
     for answer, (_, options) in zip(found, PAIRS, strict=True):
         assert answer.probabilities is not None
         assert [*answer.probabilities] == options

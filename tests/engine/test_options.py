@@ -74,7 +74,7 @@ def test_certificate_names_options_and_normalisation(learned: Path) -> None:
     for check in run.verify(data=True):
         assert check.problems == ()
         assert check.how == "digests and probe, bit for bit, test rows"
-    first, second = run.store.manifest("choice"), run.store.manifest("talk")
+    first, second = run.store.certificate("choice"), run.store.certificate("talk")
     assert (first.options, first.normalise, first.metric, first.generation) == (OPTIONS, "tokens", "accuracy", None)
     assert (second.normalise, set(second.scores["test"].scores)) == ("characters", {"accuracy", "macro_f1", "matthews"})
     plain = json.loads((learned / "banks" / "texts" / "bank.json").read_text("utf-8"))
@@ -87,15 +87,15 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
     for name in ("choice", "talk", "rows"):
         found = run.predict([row["source"] for row in rows(9, 3)], task=name)
         right = sum(answer.value == row["target"] for answer, row in zip(found, rows(9, 3), strict=True))
-        manifest = run.store.manifest(name)
-        assert manifest.score == pytest.approx(right / 9)
+        certificate = run.store.certificate(name)
+        assert certificate.score == pytest.approx(right / 9)
         for answer in found:
             assert answer.probabilities is not None
             assert answer.value == max(answer.probabilities, key=answer.probabilities.__getitem__)
             assert tuple(answer.probabilities) == OPTIONS
             assert sum(answer.probabilities.values()) == pytest.approx(1)
     for name in ("choice", "talk"):
-        wrong, score = run.wrong_predictions(name), run.store.manifest(name).score or 0
+        wrong, score = run.wrong_predictions(name), run.store.certificate(name).score or 0
         assert (wrong.why_none, wrong.num_wrong) == (None, round(9 * (1 - score)))
         assert {row.given[0] for row in wrong.rows} <= {row["source"] for row in rows(9, 3)}
 

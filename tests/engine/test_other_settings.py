@@ -111,7 +111,7 @@ def test_changed_file_of_labels_is_noticed(backbone: Path, learned: Path, names:
 def test_changed_training_of_a_learned_task_is_noticed(backbone: Path, learned: Path, key: str) -> None:
     spec = tasks_of(backbone).spec
     value = getattr(changed(("training", key)).training, key)
-    if value == getattr(Store(learned).manifest("one").training, key):
+    if value == getattr(Store(learned).certificate("one").training, key):
         value = ResolvedTraining.model_fields[key].default
     one = spec.tasks[0].model_copy(update={"training": TrainingOverride.model_construct(**{key: value})})
     session = Session(spec.model_copy(update={"tasks": (one, *spec.tasks[1:])}), Store(learned))
@@ -125,8 +125,8 @@ def test_changed_training_of_a_learned_task_is_noticed(backbone: Path, learned: 
 @SETTINGS
 def test_two_runs_differ_in_a_setting(learned: Path, path: tuple[str | int, ...]) -> None:
     """Also if the banks, the rows and the scores are the same."""
-    manifest = Store(learned).manifest("one")
-    one, other = (manifest.model_copy(update=dict(plan)) for plan in (WHOLE, changed(path)))
+    certificate = Store(learned).certificate("one")
+    one, other = (certificate.model_copy(update=dict(plan)) for plan in (WHOLE, changed(path)))
     found = _compared(one, other)
     assert found["same"] is (name_of(path) in NOT_DECIDING)
     assert bool(found["specification"]) is not found["same"]

@@ -78,8 +78,8 @@ def test_it_is_learned_and_opened_again_with_permission(
 ) -> None:
     tasks = stream(backbone_folder(), [halves(training={"epochs": 1})])
     run = learn(tasks, tmp_path / "run")
-    manifest = run.store.manifest("halves")
-    assert (manifest.kind, manifest.kind_code) == (NAME, file_digest(package))
+    certificate = run.store.certificate("halves")
+    assert (certificate.kind, certificate.kind_code) == (NAME, file_digest(package))
     assert all(check.ok for check in run.verify(data=True))
     (before,) = run.predict(["w1 w2"], task="halves")
     forget()
@@ -111,7 +111,7 @@ def test_changed_code_is_not_executed(package: Path, backbone_folder: Folder, tm
     assert not package.with_name("trace").exists()
     allow_kind(NAME)  # by a stream of the user's own
     with pytest.raises((InputError, StoreError), match="kind_code: got"):
-        Run(tmp_path / "run").store.manifest("halves")
+        Run(tmp_path / "run").store.certificate("halves")
 
 
 def test_a_new_process_learns_and_verifies(package: Path, backbone_folder: Folder, tmp_path: Path) -> None:

@@ -55,16 +55,16 @@ def test_own_metric_from_stream_to_verification(
     tasks: list[dict[str, Any]] = [task("one", num_rows=16, **OWN), task("two", num_rows=16)]
     folder, trace = tmp_path / "run", tmp_path / "trace"
     run = learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
-    manifest = run.store.manifest("one")
-    assert (manifest.metric, manifest.metric_code) == (METRIC, file_digest(module))
-    assert manifest.score == manifest.scores["test"].scores[METRIC]
+    certificate = run.store.certificate("one")
+    assert (certificate.metric, certificate.metric_code) == (METRIC, file_digest(module))
+    assert certificate.score == certificate.scores["test"].scores[METRIC]
     cells = [line.cells[0] for line in run.store.results() if line.type == "row"]
-    assert [(cell.status, cell.value) for cell in cells] == [("measured", manifest.score)] * 2
+    assert [(cell.status, cell.value) for cell in cells] == [("measured", certificate.score)] * 2
     given = [row["text"] for row in tasks[0]["data"]["test"]]
     labels = [row["label"] for row in tasks[0]["data"]["test"]]
     found = [answer.value for answer in run.predict(given, "one")]
     right = sum(one == "yes" == other for one, other in zip(found, labels, strict=True))
-    assert manifest.score == pytest.approx(right / len(labels))
+    assert certificate.score == pytest.approx(right / len(labels))
 
     # An opened folder may come from anyone, so its metric is not imported.
     forget(monkeypatch)
@@ -128,7 +128,7 @@ def test_two_ranks_give_an_own_metric_every_row_once(
     assert history is not None
     count = len(given["data"]["validation"])
     assert [point.scores["own_scores_of_yes.rows"] for point in history.curve.scores] == [count, count]
-    assert run.store.manifest("one").scores["validation"].scores["own_scores_of_yes.rows"] == count
+    assert run.store.certificate("one").scores["validation"].scores["own_scores_of_yes.rows"] == count
 
 
 def test_without_permission_or_function_nothing_is_learned(

@@ -39,12 +39,12 @@ def test_predictions_match_the_scores(
     run = learn(stream(backbone_folder() if tokens == "usual" else left_padding, [spec]), tmp_path / "run")
     test = spec["data"]["test"]
     rows = [(row["text"], row["text_pair"]) if "text_pair" in row else row["text"] for row in test]
-    models, manifest = run.session.models, run.store.manifest("one")
+    models, certificate = run.session.models, run.store.certificate("one")
     split = run.session.split(run.session.spec.tasks[0]).rows
     learner = models.resident("one")
     outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
     # Equal bit for bit, since the batches are the same as in the evaluation.
-    size = manifest.training.batch_size
-    expected = predictions(manifest.kind, manifest.labels, torch.stack(outputs), manifest.targets)
+    size = certificate.training.batch_size
+    expected = predictions(certificate.kind, certificate.labels, torch.stack(outputs), certificate.targets)
     assert Predictor(models).predict(rows, "one", batch_size=size) == [replace(each, task="one") for each in expected]
     assert run.predict([], "one") == []

@@ -95,7 +95,7 @@ def test_revisited_labels_are_learned_in_new_banks(backbone_folder: Folder, tmp_
     assert load_stream(run.store.stream_file).protocol == "revisit"
 
 
-def test_later_task_is_compared_with_manifests(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_later_task_is_compared_with_certificates(backbone_folder: Folder, tmp_path: Path) -> None:
     one = task("one", num_rows=16)
     learn(stream(backbone_folder(), [one], protocol="class", training=QUICK), tmp_path / "run")
     two = relabelled("two", "yes", "maybe")
@@ -145,7 +145,7 @@ def test_split_is_run_and_stored_as_its_tasks(backbone_folder: Folder, tmp_path:
     run = learn(tasks, tmp_path / "run")
     stored = load_stream(run.store.stream_file)
     assert [each.name for each in stored.tasks] == run.store.tasks == ["s-01", "s-02"]
-    found = [run.store.manifest(name).labels for name in run.store.tasks]
+    found = [run.store.certificate(name).labels for name in run.store.tasks]
     assert found == [each.labels for each in stored.tasks]
     assert sorted(label for labels in found for label in labels or ()) == LABELS
     assert all(check.ok for check in Run(tmp_path / "run").verify(data=True))
@@ -205,7 +205,7 @@ def test_images_are_split_by_label(backbone_folder: Folder, tmp_path: Path) -> N
     (tmp_path / "stream.yaml").write_text(json.dumps(tree))
     run = learn(TaskStream.from_yaml(tmp_path / "stream.yaml"), tmp_path / "run")
     assert list(run.store.tasks) == ["s-01", "s-02"]
-    first, second = (run.store.manifest(task).labels or () for task in ("s-01", "s-02"))
+    first, second = (run.store.certificate(task).labels or () for task in ("s-01", "s-02"))
     assert sorted((*first, *second)) == LABELS
     routed = run.results.routed
     assert routed is not None

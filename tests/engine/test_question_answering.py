@@ -72,13 +72,13 @@ def test_it_is_learned_and_certified(learned: Path) -> None:
     run = Run(learned)
     for check in run.verify(data=True):
         assert (check.problems, check.how) == ((), "digests and probe, bit for bit, test rows")
-    manifest = run.store.manifest("squad")
-    assert (manifest.labels, manifest.options_from, manifest.pair) == (None, None, True)
+    certificate = run.store.certificate("squad")
+    assert (certificate.labels, certificate.options_from, certificate.pair) == (None, None, True)
     expected = {**SETTINGS, "no_answer": False, "no_answer_threshold": 0.0}
-    assert (manifest.kind_settings, manifest.parameters["head"]) == (expected, 2 * 16 + 2)
-    assert {*manifest.scores["test"].scores} == {"f1", "exact_match"}
-    assert manifest.score is not None
-    assert manifest.score > 0.7
+    assert (certificate.kind_settings, certificate.parameters["head"]) == (expected, 2 * 16 + 2)
+    assert {*certificate.scores["test"].scores} == {"f1", "exact_match"}
+    assert certificate.score is not None
+    assert certificate.score > 0.7
     _, outputs = certified_probe(run.store, "squad")
     assert outputs[OUTPUTS].shape[:2] == (4, 2)
     inputs, outputs = certified_probe(run.store, "unsure")
@@ -98,7 +98,7 @@ def test_scores_and_answers_are_those_of_the_predictions(learned: Path) -> None:
             normalised(str(a.value)) in ([normalised(t) for t in r["answers"]["text"]] or [""])
             for a, r in zip(found, rows, strict=True)
         ]
-        assert run.store.manifest(name).scores["test"].scores["exact_match"] == pytest.approx(sum(right) / len(rows))
+        assert run.store.certificate(name).scores["test"].scores["exact_match"] == pytest.approx(sum(right) / len(rows))
         wrong = run.wrong_predictions(name)
         assert (wrong.why_none, wrong.num_wrong) == (None, right.count(False))
         assert wrong.columns == ("question", "context")
@@ -239,8 +239,8 @@ def test_report_and_lists_show_it(learned: Path, tmp_path: Path, capsys: pytest.
 def test_changed_settings_are_reported(learned: Path) -> None:
     run = Run(learned)
     changed = run.spec.tasks[0].model_copy(update={"kind_settings": {"stride": 1}})
-    plan = run.session.plan_again(changed, run.store.manifest("squad"))
-    assert [*plan.differs(run.store.manifest("squad"))] == ["kind_settings"]
+    plan = run.session.plan_again(changed, run.store.certificate("squad"))
+    assert [*plan.differs(run.store.certificate("squad"))] == ["kind_settings"]
 
 
 def read(rows: list[dict[str, Any]], **more: Any) -> Any:

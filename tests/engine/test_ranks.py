@@ -193,18 +193,20 @@ def test_three_tasks_in_sequence_on_two_ranks(
     assert "task 'two': one of its processes was killed; it resumes" in caplog.text
     assert all(check.ok for check in run.verify(data=True))
     for name in ("one", "two", "three"):
-        manifest = run.store.manifest(name)
-        assert manifest.notices[-1] == f"task {name!r} was learned by 2 processes: each step took 2 batches of 5 rows"
+        certificate = run.store.certificate(name)
+        assert (
+            certificate.notices[-1] == f"task {name!r} was learned by 2 processes: each step took 2 batches of 5 rows"
+        )
         first, second = seen(tmp_path, name, "scores")
         assert first == second, "the ranks saw different scores"
         history = run.store.history(name)
         assert history is not None
         assert [point.scores for point in history.curve.scores] == first
         assert [point.step for point in history.curve.losses] == [1, 2, 3, 4, 5, 6]
-        last = manifest.training.select == "last"
-        chosen = first[-1] if last else max(first, key=lambda scores: scores[manifest.metric])
+        last = certificate.training.select == "last"
+        chosen = first[-1] if last else max(first, key=lambda scores: scores[certificate.metric])
         # The scores in the certificate were computed by one process, in other batches, so their last bits may differ.
-        assert manifest.scores["validation"].scores == pytest.approx(chosen, abs=1e-6)
+        assert certificate.scores["validation"].scores == pytest.approx(chosen, abs=1e-6)
         steps = seen(tmp_path, name, "steps")
         # 24 rows make five batches of at most 5, so two processes take three steps in each of the two epochs.
         assert [len({seed for seed, _ in step}) for step in steps] == [6, 6]
@@ -264,8 +266,8 @@ def test_sharded_backbone_trains_the_same_banks(backbone_folder: Folder, tmp_pat
             callbacks=[Held(tmp_path)],
             progress=False,
         )
-        banks.append([run.store.manifest(name).digest for name in ("texts", "labels")])
-        notices.append(run.store.manifest("texts").notices)
+        banks.append([run.store.certificate(name).digest for name in ("texts", "labels")])
+        notices.append(run.store.certificate("texts").notices)
         held.append([int((tmp_path / f"held.{rank}").read_text()) for rank in (0, 1)])
         assert all(check.ok for check in run.verify(data=True))
     # A gathered matrix has the same bits as the whole one, and sums are taken in the same order.

@@ -96,7 +96,7 @@ def test_targets_away_from_zero_are_learned(learned: tuple[Run, list[dict[str, A
 def test_plan_holds_mean_and_deviation_of_the_training_rows(learned: tuple[Run, list[dict[str, Any]]]) -> None:
     run, tasks = learned
     for spec in tasks:
-        targets = run.store.manifest(spec["name"]).targets
+        targets = run.store.certificate(spec["name"]).targets
         assert targets is not None
         train = np.array(column(spec, "train"))
         assert targets.mean == pytest.approx(train.mean(), rel=1e-15)
@@ -119,7 +119,7 @@ def test_scores_equal_those_of_other_libraries(learned: tuple[Run, list[dict[str
             "rmse_of_mean": apart.std(),
             "mae_of_mean": np.abs(apart - apart.mean()).mean(),
         }
-        assert run.store.manifest(spec["name"]).scores["test"].scores == pytest.approx(expected, rel=1e-9)
+        assert run.store.certificate(spec["name"]).scores["test"].scores == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_task_equals_the_one_with_targets_standardised_by_hand(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_task_equals_the_one_with_targets_standardised_by_hand(backbone_folder
         learn(stream(backbone_folder(), [spec], training=BRIEF), tmp_path / str(number))
         for number, spec in enumerate((given, by_hand))
     ]
-    one, other = (run.store.manifest("one") for run in runs)
+    one, other = (run.store.certificate("one") for run in runs)
     assert one.digest == other.digest
     assert one.probe == other.probe
     np.testing.assert_allclose(values(runs[0], given), mean + deviation * values(runs[1], by_hand), rtol=1e-14)
@@ -171,7 +171,7 @@ def test_errors_are_shown_beside_those_of_the_mean(
 ) -> None:
     run, _ = learned
     folder = str(run.store.folder)
-    scores = run.store.manifest("far").scores["test"].scores
+    scores = run.store.certificate("far").scores["test"].scores
     words = f"rmse {scores['rmse']:.4g} ({scores['rmse_of_mean']:.4g}), mae "
     for command in (["list", folder], ["show", folder, "far"], ["report", folder, "--output", str(tmp_path / "page")]):
         assert main(command) == 0
@@ -204,7 +204,7 @@ def test_neighbouring_integers_beyond_single_precision_are_different_targets(
         for number, row in enumerate(split):
             row["label"] = 1_600_000_000 + number
     run = learn(stream(backbone_folder(), [spec], training=SHORT), tmp_path / "run")
-    targets = run.store.manifest("one").targets
+    targets = run.store.certificate("one").targets
     assert targets is not None
     assert targets.mean == 1_600_000_023.5
     assert targets.deviation == pytest.approx(np.arange(48).std(), rel=1e-15)
@@ -213,24 +213,24 @@ def test_neighbouring_integers_beyond_single_precision_are_different_targets(
     # Targets that differ in their last digit are other data.
     other = with_targets(spec, lambda y: y + (y == 1_600_000_005))
     changed = learn(stream(backbone_folder(), [other], training=SHORT), tmp_path / "other")
-    digests = [each.store.manifest("one").data for each in (run, changed)]
+    digests = [each.store.certificate("one").data for each in (run, changed)]
     assert all(digests[0][split] != digests[1][split] for split in ("train", "validation", "test"))
 
 
 @pytest.mark.parametrize("number", [3.5, 1e300, -1e-300, 0.0])
 def test_equal_targets_are_a_notice_and_are_predicted(backbone_folder: Folder, tmp_path: Path, number: float) -> None:
     run = learn(stream(backbone_folder(), [numbers_task("one", number, number)], training=SHORT), tmp_path / "run")
-    manifest = run.store.manifest("one")
-    assert manifest.targets is not None
-    assert (manifest.targets.mean, manifest.targets.deviation) == (number, 1.0)
-    assert any(f"its training targets all equal {number!r}" in notice for notice in manifest.notices)
-    assert manifest.score is None
+    certificate = run.store.certificate("one")
+    assert certificate.targets is not None
+    assert (certificate.targets.mean, certificate.targets.deviation) == (number, 1.0)
+    assert any(f"its training targets all equal {number!r}" in notice for notice in certificate.notices)
+    assert certificate.score is None
     assert run.predict("w1 w2", task="one").value == pytest.approx(number, abs=1.0)
 
 
 def test_one_training_row_is_enough(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [numbers_task("one", 7.0, 5.0, train=1)], training=SHORT), tmp_path / "run")
-    targets = run.store.manifest("one").targets
+    targets = run.store.certificate("one").targets
     assert targets is not None
     assert targets.deviation == 1.0
 
@@ -243,7 +243,7 @@ def in_unit(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     def learned_in(unit: float) -> Any:
         spec = with_targets(numbers_task("task", 3.0, -1.0), lambda y: y * unit)
         run = learn(stream(backbone_folder(), [spec], training=SHORT), tmp_path_factory.mktemp("unit") / "run")
-        return values(run, spec), run.store.manifest("task").scores["test"].scores
+        return values(run, spec), run.store.certificate("task").scores["test"].scores
 
     return learned_in
 
@@ -293,7 +293,7 @@ def test_a_copy_begins_at_the_mean_of_its_own_targets(backbone_folder: Folder, t
     texts = column(child, "test", "text")
     standard = []
     for name in ("near", "far"):
-        targets = run.store.manifest(name).targets
+        targets = run.store.certificate(name).targets
         assert targets is not None
         found = np.array([answer.value for answer in run.predict(texts, task=name)])
         standard.append((found - targets.mean) / targets.deviation)
@@ -384,15 +384,15 @@ def test_an_imported_regression_predicts_as_the_adapter_does(
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
     assert all(check.ok for check in run.verify(data=True))
     if with_rows:
-        found = run.store.manifest("foreign").scores["test"].scores
-        assert found == pytest.approx(original.store.manifest("near").scores["test"].scores, abs=1e-3)
+        found = run.store.certificate("foreign").scores["test"].scores
+        assert found == pytest.approx(original.store.certificate("near").scores["test"].scores, abs=1e-3)
     # A copy of it begins with the same predictions, although its own head is in deviations from another mean.
     child = numbers_task("child", 500.0, 300.0, pooling="pooler", bank={"start_from": "foreign"})
     child["training"] = {"learning_rate": 1e-30, "epochs": 1}
     spec_now = Run(tmp_path / "run").spec
     added = stream(Path(backbone), [first, child], **settings).spec.tasks[1]
     after = learn(TaskStream(spec_now.model_copy(update={"tasks": (*spec_now.tasks, added)})), tmp_path / "run")
-    targets = after.store.manifest("child").targets
+    targets = after.store.certificate("child").targets
     assert targets is not None
     assert targets.deviation > 50
     again: list[Any] = [each.value for each in after.predict(texts, task="child")]
@@ -427,7 +427,9 @@ def test_select_best_prefers_the_smaller_error_between_equal_scores(backbone_fol
     points = history.curve.scores
     best = max(points, key=lambda point: (round(point.scores["spearman"], 7), -point.scores["rmse"]))
     assert history.kept == best.step
-    assert run.store.manifest("one").scores["validation"].scores["rmse"] == pytest.approx(best.scores["rmse"], rel=1e-5)
+    assert run.store.certificate("one").scores["validation"].scores["rmse"] == pytest.approx(
+        best.scores["rmse"], rel=1e-5
+    )
 
 
 def test_errors_cannot_be_a_metric(backbone_folder: Folder) -> None:

@@ -154,7 +154,7 @@ def test_patience_ends_a_fit_that_no_longer_improves(backbone_folder: Folder, tm
     history = whole.store.history("one")
     assert history is not None
     assert len(history.curve.scores) == 3
-    assert whole.store.manifest("one").training.patience == 2
+    assert whole.store.certificate("one").training.patience == 2
     other = learned("lightning", None, EarlyStopping("val/accuracy", mode="max", patience=2))
     assert bank_digests(whole) == bank_digests(other)
     both = learned("both", 2, EarlyStopping("val/accuracy", mode="max", patience=5))
@@ -308,7 +308,7 @@ def test_selected_bank_is_committed(backbone_folder: Folder, tmp_path: Path, sel
     assert best != 4, "the last epoch must not be the best for this test"
     assert bank_digests(run)["one"] == epochs.digests[best if select == "best" else 4]
     if select == "best":
-        assert run.store.manifest("one").scores["validation"].scores["accuracy"] == epochs.scores[best]
+        assert run.store.certificate("one").scores["validation"].scores["accuracy"] == epochs.scores[best]
 
 
 def test_no_validation_leaves_no_best_bank(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_resume_point_is_reported_but_not_stored(half: Half, tmp_path: Path) -> 
     assert f"\n  {told}\n" in lines.getvalue()
     (begun,) = [each for each in map(json.loads, events.getvalue().splitlines()) if each["event"] == "task"]
     assert begun["notices"].count(told) == 1
-    assert told not in Run(run).store.manifest("one").notices
+    assert told not in Run(run).store.certificate("one").notices
     assert files_of(run) == half.whole
 
 

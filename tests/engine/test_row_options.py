@@ -18,7 +18,7 @@ from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.heads.predictions import Prediction
 from continual_petl.serve import ServeSettings, make_app
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.task_spec import TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -71,15 +71,15 @@ def test_the_certificate_holds_no_options(learned: Path) -> None:
     for check in run.verify(data=True):
         assert check.problems == ()
         assert check.how == "digests and probe, bit for bit, test rows"
-    manifest = run.store.manifest("choice")
-    assert (manifest.labels, manifest.options_from, manifest.normalise) == (None, "row", "characters")
-    assert (manifest.metric, set(manifest.scores["test"].scores)) == ("accuracy", {"accuracy"})
-    assert manifest.options_from == "row"
+    certificate = run.store.certificate("choice")
+    assert (certificate.labels, certificate.options_from, certificate.normalise) == (None, "row", "characters")
+    assert (certificate.metric, set(certificate.scores["test"].scores)) == ("accuracy", {"accuracy"})
+    assert certificate.options_from == "row"
     first = load_stream(learned / "stream.yaml").tasks[0]
     assert (first.columns.options, first.options_from, first.resolved_metric) == ("choices", "row", "accuracy")
-    tree = manifest.model_dump(mode="json") | {"metric": "macro_f1"}
+    tree = certificate.model_dump(mode="json") | {"metric": "macro_f1"}
     with pytest.raises(ValidationError, match="got 'macro_f1'; allowed for kind causal-lm: accuracy"):
-        Manifest.model_validate(tree)
+        Certificate.model_validate(tree)
 
 
 def test_an_exported_checkpoint_says_how_to_choose(learned: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_scores_are_those_of_the_predictions(learned: Path) -> None:
     for name in ("choice", "talk"):
         found = run.predict(pairs(), task=name)
         right = sum(answer.value == row["target"] for answer, row in zip(found, rows(9, 3), strict=True))
-        assert run.store.manifest(name).score == pytest.approx(right / 9)
+        assert run.store.certificate(name).score == pytest.approx(right / 9)
         for answer, (_, options) in zip(found, pairs(), strict=True):
             assert answer.probabilities is not None
             assert [*answer.probabilities] == options

@@ -104,7 +104,7 @@ def test_learned_task_is_replaced_only_on_purpose(run: Run) -> None:
         InputError, match=r"already has a task 'one', learned with other settings \(training\).*replace=\['one'\]"
     ):
         run.learn(other)
-    assert run.learn(other, replace=["one"]).store.manifest("one").training.epochs == 2
+    assert run.learn(other, replace=["one"]).store.certificate("one").training.epochs == 2
 
 
 @pytest.mark.parametrize(

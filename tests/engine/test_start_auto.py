@@ -20,7 +20,7 @@ from continual_petl.engine import start_from
 from continual_petl.engine.signals import KeepSignals
 from continual_petl.engine.start_from import combine
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
-from continual_petl.store.certificate.manifest import Manifest, write_manifest
+from continual_petl.store.certificate.certificate import Certificate, write_certificate
 from continual_petl.store.certificate.values import Start, StartCandidate
 from continual_petl.store.store import Store
 from tests.streams_in_code import regression_task, stream, task
@@ -66,12 +66,12 @@ def learned(backbone: Path, folder: Path, child: dict[str, Any], **more: Any) ->
     return learn(stream(backbone, [*EARLIER, child], **({"training": QUICK} | more)), folder)
 
 
-def manifest_of(run: Run | Path, name: str = "new") -> Manifest:
-    return Store(run if isinstance(run, Path) else run.store.folder).manifest(name)
+def certificate_of(run: Run | Path, name: str = "new") -> Certificate:
+    return Store(run if isinstance(run, Path) else run.store.folder).certificate(name)
 
 
 def start_of(run: Run | Path, name: str = "new") -> Start:
-    start = manifest_of(run, name).start
+    start = certificate_of(run, name).start
     assert start is not None
     return start
 
@@ -91,7 +91,7 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(
     assert sum(average.weights) == pytest.approx(1.0)
     assert [candidate.score for candidate in start.candidates] == [0, 0.1, 0.2, 0.3, 0.4]
     assert (start.num_steps, start.num_rows) == (6, 16)
-    digests = {name: manifest_of(folder, name).digest for name in NAMES}
+    digests = {name: certificate_of(folder, name).digest for name in NAMES}
     assert all(parent.digest == digests[parent.task] for parent in average.parents)
 
 
@@ -105,7 +105,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
     taken = start_of(run).taken
     assert start_of(run).chosen == chosen
     names = [parent.task for parent in taken.parents]
-    assert manifest_of(run).parent == (taken.parents[0] if len(names) == 1 else None)
+    assert certificate_of(run).parent == (taken.parents[0] if len(names) == 1 else None)
     monkeypatch.undo()
     named: Any = names if len(names) > 1 else names[0] if names else None
     other = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "named")), new(named))
@@ -335,11 +335,11 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
 def test_verify_notices_a_parent_with_another_digest(backbone_folder: Folder, folder: Path) -> None:
     learned(backbone_folder(), folder, new("one"))
     store = Store(folder)
-    manifest = store.manifest("new")
-    assert manifest.parent is not None
-    forged = manifest.model_copy(update={"parent": manifest.parent.model_copy(update={"digest": "0" * 64})})
+    certificate = store.certificate("new")
+    assert certificate.parent is not None
+    forged = certificate.model_copy(update={"parent": certificate.parent.model_copy(update={"digest": "0" * 64})})
     forged._seal = None
-    write_manifest(store.bank_folder("new") / "bank.json", forged)
+    write_certificate(store.bank_folder("new") / "bank.json", forged)
     (found,) = [check for check in Run(folder).verify() if check.task == "new"]
     assert any("started from the bank of 'one' with digest 000000000000" in problem for problem in found.problems)
 

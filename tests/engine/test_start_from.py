@@ -70,10 +70,10 @@ def test_bank_starts_as_a_copy_and_parent_is_unchanged(backbone_folder: Folder, 
     # Kind and labels are the same, so the head is copied too.
     assert tensors_of(run, "two") == tensors_of(run, "one")
     assert files_of(folder / "banks" / "one") == before
-    manifest, parent = run.store.manifest("two"), run.store.manifest("one")
-    assert manifest.parent is not None
-    assert (manifest.parent.task, manifest.parent.digest) == ("one", parent.digest)
-    assert manifest.bank == parent.bank.model_copy(update={"start_from": "one"})
+    certificate, parent = run.store.certificate("two"), run.store.certificate("one")
+    assert certificate.parent is not None
+    assert (certificate.parent.task, certificate.parent.digest) == ("one", parent.digest)
+    assert certificate.bank == parent.bank.model_copy(update={"start_from": "one"})
     assert parent.parent is None
     assert all(check.ok for check in run.verify(data=True))
 
@@ -124,7 +124,7 @@ def test_settings_are_inherited_along_a_chain(backbone_folder: Folder, tmp_path:
 def test_another_activation_may_start_from_the_same_tensors(backbone_folder: Folder, folder: Path) -> None:
     child = two(preset="houlsby", bottleneck=4, activation="tanh")
     run = learn(with_two(backbone_folder(), child), folder)
-    assert run.store.manifest("two").bank.modifications[0].activation == "tanh"
+    assert run.store.certificate("two").bank.modifications[0].activation == "tanh"
 
 
 class Stop(L.Callback):
@@ -152,10 +152,10 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     shutil.rmtree(stopped / "banks" / "one")
     (stopped / "results.jsonl").unlink()
     run = learn(tasks(ONE | {"training": {"learning_rate": 0.01}}), stopped, discard_progress=True)
-    assert run.store.manifest("two").digest != whole.store.manifest("two").digest
-    parent = run.store.manifest("two").parent
+    assert run.store.certificate("two").digest != whole.store.certificate("two").digest
+    parent = run.store.certificate("two").parent
     assert parent is not None
-    assert parent.digest == run.store.manifest("one").digest != whole.store.manifest("one").digest
+    assert parent.digest == run.store.certificate("one").digest != whole.store.certificate("one").digest
 
 
 PROMPT = {"preset": "p_tuning", "length": 3, "hidden": 6}
@@ -240,7 +240,7 @@ def test_run_with_missing_parent_can_be_opened(backbone_folder: Folder, folder: 
     shutil.rmtree(folder / "banks" / "one")
     run = Run(folder)
     bank = run.session.bank(run.session.spec.tasks[1])
-    assert bank.modifications == run.store.manifest("two").bank.modifications
+    assert bank.modifications == run.store.certificate("two").bank.modifications
     assert torch.is_tensor(next(iter(run.store.tensors("two").values())))
 
 

@@ -71,10 +71,10 @@ def test_cached_states_train_like_states_computed_in_every_step(
 @pytest.mark.slow
 def test_bank_matches_uncached_training_up_to_rounding(backbone_folder: Folder, tmp_path: Path) -> None:
     runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
-    scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
+    scores = [run.store.certificate("one").scores["test"].scores["accuracy"] for run in runs]
     # The batches are the same, but the frozen layers see rows with other padding, so each step rounds differently (1e-7).
     assert scores[0] == pytest.approx(scores[1], abs=0.07)
-    assert [run.store.manifest("one").training.prefix_cache for run in runs] == ["on", "off"]
+    assert [run.store.certificate("one").training.prefix_cache for run in runs] == ["on", "off"]
     assert all(check.ok for run in runs for check in run.verify(data=True))
     assert not (tmp_path / "on" / ".progress" / "one").exists()
 

@@ -18,7 +18,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session, _tags, settings_that_differ
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.report.task_settings import settings_in_words
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.stream import TaskStream
@@ -54,7 +54,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_certificate_holds_how_tags_are_read(learned: Path) -> None:
     store = Store(learned)
-    speech, cut = store.manifest("speech"), store.manifest("cut")
+    speech, cut = store.certificate("speech"), store.certificate("cut")
     assert speech.tags == TagReading(scheme="none")
     assert set(speech.scores["test"].scores) == {"accuracy"}
     assert cut.tags == TagReading(scheme="BMES", separator="_", outside=("o",))
@@ -72,24 +72,24 @@ def test_reported_score_is_that_of_seqeval(learned: Path, backbone_folder: Folde
         return ["O" if tag == "o" else tag.upper().replace("_", "-").replace("M-", "I-") for tag in tags]
 
     wanted = f1_score([plain(row["tags"]) for row in found], [plain(each.value) for each in predicted])
-    assert run.store.manifest("cut").score == pytest.approx(wanted)
+    assert run.store.certificate("cut").score == pytest.approx(wanted)
 
 
 def test_certificate_without_the_key_is_written_as_before(learned: Path) -> None:
-    manifest = Store(learned).manifest("cut")
-    older = Manifest.model_validate({**manifest.model_dump(), "tags": None})
+    certificate = Store(learned).certificate("cut")
+    older = Certificate.model_validate({**certificate.model_dump(), "tags": None})
     assert "tags" not in older.model_dump(mode="json")
     assert older.tags is None
     with pytest.raises(ValueError, match="tags: they mark no entities, but the metric is entity_f1"):
-        Manifest.model_validate({**manifest.model_dump(), "tags": {"scheme": "none"}})
+        Certificate.model_validate({**certificate.model_dump(), "tags": {"scheme": "none"}})
     with pytest.raises(ValueError, match="tag 'b_x' does not fit IOB2"):
-        Manifest.model_validate({**manifest.model_dump(), "tags": {"scheme": "IOB2", "separator": "-"}})
+        Certificate.model_validate({**certificate.model_dump(), "tags": {"scheme": "IOB2", "separator": "-"}})
 
 
 def test_show_and_the_report_say_how_tags_are_read(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, wanted in (("speech", "not read as entities"), ("cut", "BMES, as in B_TYPE; outside of entities: 'o'")):
-        manifest = Store(learned).manifest(name)
-        assert settings_in_words(manifest, None)["tags"] == wanted
+        certificate = Store(learned).certificate(name)
+        assert settings_in_words(certificate, None)["tags"] == wanted
         assert main(["show", str(learned), name]) == 0
         assert wanted in " ".join(capsys.readouterr().out.split())
         assert main(["show", str(learned), name, "--json"]) == 0
@@ -118,5 +118,5 @@ def test_where_the_letter_stands_is_as_learned_if_the_tags_do_not_say_it() -> No
     """The training rows decided; without them, both readings fit the labels."""
     labels = ("O", "B-E", "I-E", "B-I", "I-I")
     for learned in (TagReading(scheme="IOB2", separator="-", outside=("O",), position=p) for p in ("prefix", "suffix")):
-        task, manifest = Mock(tags=TagsSpec(outside="O")), Mock(labels=labels, tags=learned)
-        assert _tags(task, manifest) == learned
+        task, certificate = Mock(tags=TagsSpec(outside="O")), Mock(labels=labels, tags=learned)
+        assert _tags(task, certificate) == learned

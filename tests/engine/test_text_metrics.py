@@ -24,8 +24,8 @@ def test_chosen_metric_is_certified_and_reported(
         tmp_path / "run",
         progress=False,
     )
-    manifest = run.store.manifest("own")
-    assert set(manifest.scores["test"].scores) == {"rougeL", "rouge1", "rouge2", "bleu", metric}
+    certificate = run.store.certificate("own")
+    assert set(certificate.scores["test"].scores) == {"rougeL", "rouge1", "rouge2", "bleu", metric}
     (row,) = (line for line in run.store.results() if line.type == "row")
-    assert (row.cells[0].metric, row.cells[0].value) == (metric, manifest.scores["test"].scores[metric])
+    assert (row.cells[0].metric, row.cells[0].value) == (metric, certificate.scores["test"].scores[metric])
     assert all(check.ok for check in run.verify(data=True))

@@ -35,7 +35,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 def right(run: Run, name: str) -> dict[str, float]:
-    return run.store.manifest(name).scores["test"].scores
+    return run.store.certificate(name).scores["test"].scores
 
 
 @pytest.mark.parametrize("name", ["one", "pairs"])

@@ -65,7 +65,7 @@ def test_rows_alone_and_in_batches_are_compared(backbone_folder: Callable[..., P
         assert task["other label"] == task["other label, both near a tie"]
         assert 0 <= task["largest change of a gap below 1"] <= task["largest change of the gap"] < 0.1
         assert 0 <= task["routing"]["largest change of the distance, as a share of the threshold"] < 0.05
-    record = Run(tmp_path / "run").session.store.manifest("trec")
+    record = Run(tmp_path / "run").session.store.certificate("trec")
     assert record.environment.precision == "bf16"
 
 

@@ -100,9 +100,9 @@ def test_frame_has_a_row_for_each_task(folders: dict[str, Path]) -> None:
     frame = run.to_frame()
     assert list(frame.index) == run.store.tasks
     assert list(frame.columns) == ["kind", "bank", "metric", "score", "parameters", "bytes"]
-    manifest = run.store.manifest("one")
-    assert frame.loc["one", "score"] == manifest.scores["test"].scores["accuracy"]
-    assert frame.loc["one", "parameters"] == sum(manifest.parameters.values())
+    certificate = run.store.certificate("one")
+    assert frame.loc["one", "score"] == certificate.scores["test"].scores["accuracy"]
+    assert frame.loc["one", "parameters"] == sum(certificate.parameters.values())
 
 
 @pytest.mark.parametrize("method", ["model", "pipeline"])

@@ -48,7 +48,7 @@ def _check(data: bytes) -> None:
             continue
         assert 0 < len(asked.rows) == len(asked.tasks) <= _SETTINGS.max_rows
         for row, task in zip(asked.rows, asked.tasks, strict=True):
-            if task is not None and catalog.manifest(task).kind == "image-classification":
+            if task is not None and catalog.certificate(task).kind == "image-classification":
                 assert isinstance(row, dict)
             if isinstance(row, dict):
                 assert isinstance(row["bytes"], bytes)

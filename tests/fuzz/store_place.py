@@ -50,7 +50,7 @@ class Place:
 
 
 FILES = {
-    "manifest": "banks/one/bank.json",
+    "certificate": "banks/one/bank.json",
     "results": "results.jsonl",
     "pin": "backbone.json",
     "tombstone": "tombstones/000003.json",

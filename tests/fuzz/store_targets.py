@@ -55,7 +55,7 @@ def _raw(name: str) -> Callable[[bytes], None]:
 def _look(place: Place, name: str) -> None:
     store = Run(place.run, session=place.session).store
     match name:
-        case "manifest" | "bank":
+        case "certificate" | "bank":
             store.link("one")
             if name == "bank":
                 store.tensors("one")
@@ -75,7 +75,7 @@ def _look(place: Place, name: str) -> None:
 
 
 def _index(data: bytes) -> None:
-    """Overwrite the index with the bytes; check that the store still lists what the manifests say."""
+    """Overwrite the index with the bytes; check that the store still lists what the certificates say."""
     place = the_place()
     index_file(place.run).write_bytes(data)
     try:
@@ -131,9 +131,9 @@ def _sealed(name: str) -> Callable[[bytes], None]:
 
 
 def _bank(data: bytes) -> None:
-    """Edit the tensors of a bank and its probe, and update the manifest and all digests, as a skilled attacker would.
+    """Edit the tensors of a bank and its probe, and update the certificate and all digests, as a skilled attacker would.
 
-    The edited value has the keys ``bank`` and ``probe``, with each tensor as ``[dtype, shape, fill]``, and ``manifest``.
+    The edited value has the keys ``bank`` and ``probe``, with each tensor as ``[dtype, shape, fill]``, and ``certificate``.
     """
     place = the_place()
     whole = {
@@ -141,31 +141,31 @@ def _bank(data: bytes) -> None:
         for name, file in (("bank", BANK), ("probe", PROBE))
     }
     kept = {name: load_file(place.run / file) for name, file in (("bank", BANK), ("probe", PROBE))}
-    edited = edited_by({**whole, "manifest": json.loads(place.files[FILES["manifest"]])}, data)
+    edited = edited_by({**whole, "certificate": json.loads(place.files[FILES["certificate"]])}, data)
     try:
         made = {name: _tensors(edited[name], kept[name]) for name in ("bank", "probe")}
-        manifest = dict(edited["manifest"])
+        certificate = dict(edited["certificate"])
     except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError) as error:
         raise InputError("no tensors") from error
     digests = {name: tensor_digests(tensors) for name, tensors in made.items()}
     contents = {f"{name}.safetensors": save(tensors) for name, tensors in made.items()}
-    manifest |= {
+    certificate |= {
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
         "digest": combined_digest(digests["bank"]),
         "probe": combined_digest(digests["probe"]),
     }
     if draw_entries := made["bank"]:
-        manifest["tensors"] = {
+        certificate["tensors"] = {
             name: {"dtype": str(t.dtype)[6:], "shape": list(t.shape), "digest": digests["bank"][name]}
             for name, t in draw_entries.items()
         }
-    place.put(FILES["manifest"], json_bytes({**manifest, SEAL: seal_of(manifest)}))
+    place.put(FILES["certificate"], json_bytes({**certificate, SEAL: seal_of(certificate)}))
     place.put(BANK, contents["bank.safetensors"])
     place.put(PROBE, contents["probe.safetensors"])
     try:
         _load(place)
     finally:
-        place.restore(FILES["manifest"], BANK, PROBE)
+        place.restore(FILES["certificate"], BANK, PROBE)
 
 
 def _tensors(described: dict[str, list[Any]], kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -206,7 +206,7 @@ def _all_paths(file: str) -> list[tuple[Any, ...]]:
             name: {key: [str(t.dtype)[6:], list(t.shape), None] for key, t in load_file(place.run / path).items()}
             for name, path in (("bank", BANK), ("probe", PROBE))
         }
-        value = {**tensors, "manifest": json.loads(place.files[FILES["manifest"]])}
+        value = {**tensors, "certificate": json.loads(place.files[FILES["certificate"]])}
     else:
         value = json.loads(place.files[FILES[file]])
     return [path for path in paths_of(value) if path]

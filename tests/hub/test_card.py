@@ -29,9 +29,9 @@ def test_card_says_what_the_run_is(hub: LocalHub, folder: Path) -> None:
     assert head is not None
     assert head.seal in text
     for task in ("one", "two"):
-        manifest = run.store.manifest(task)
+        certificate = run.store.certificate(task)
         assert f"| {task} | classification | " in text
-        assert f"{sum(manifest.parameters.values()):,}" in text
+        assert f"{sum(certificate.parameters.values()):,}" in text
     for words in (
         "(ACC): ",
         "Forgetting: ",

@@ -67,12 +67,12 @@ def test_task_imported_without_rows_is_certified_but_not_measured(
     assert settings_that_differ(Run(run_folder).session) == {}
     assert tensor_digests(run.store.tensors("foreign")) == tensor_digests(other.store.tensors("foreign"))
     assert run.predict(ROWS, task="foreign") == other.predict(ROWS, task="foreign")
-    manifest = run.store.manifest("foreign")
-    assert manifest.origin is not None
-    assert (manifest.origin.format, manifest.origin.method) == ("peft", "LORA")
-    assert manifest.origin.files["adapter_model.safetensors"] == file_digest(adapter / "adapter_model.safetensors")
-    assert manifest.labels == ("no", "yes")
-    assert (manifest.scores, manifest.data, manifest.score) == ({}, {}, None)
+    certificate = run.store.certificate("foreign")
+    assert certificate.origin is not None
+    assert (certificate.origin.format, certificate.origin.method) == ("peft", "LORA")
+    assert certificate.origin.files["adapter_model.safetensors"] == file_digest(adapter / "adapter_model.safetensors")
+    assert certificate.labels == ("no", "yes")
+    assert (certificate.scores, certificate.data, certificate.score) == ({}, {}, None)
     results = run.results
     assert results.status[1] == ("measured", "not measured")
     assert np.isnan(results.scores[1, 1])
@@ -97,11 +97,11 @@ def test_task_imported_with_rows_has_the_scores_of_its_original_run(
     backbone, _, adapter = learned
     data = rows_in(tmp_path / "rows")
     run = import_adapter(run_folder, adapter, "foreign", data=str(data))
-    other = Run(learned[1].parent / "other").store.manifest("foreign")
-    manifest = run.store.manifest("foreign")
+    other = Run(learned[1].parent / "other").store.certificate("foreign")
+    certificate = run.store.certificate("foreign")
     assert settings_that_differ(Run(run_folder).session) == {}
-    assert manifest.scores == other.scores
-    assert manifest.data == other.data
+    assert certificate.scores == other.scores
+    assert certificate.data == other.data
     assert run.results.status[1] == ("measured", "measured")
     assert all(check.ok for check in Run(run_folder).verify(data=True))
     assert [entry.name for entry in Run(run_folder).spec.tasks] == ["first", "foreign"]
@@ -124,9 +124,9 @@ def test_imported_bank_can_be_exported_and_started_from(learned: tuple[Path, Pat
     row = task("third", pooling="pooler", bank={"start_from": "foreign"})
     settings: dict[str, Any] = {"backbone": {"name": str(backbone)}, "bank": LORA, "training": {"epochs": 1}}
     after = learn(stream(backbone, [task("first", pooling="pooler"), row], **settings), run_folder)
-    parent = after.store.manifest("third").parent
+    parent = after.store.certificate("third").parent
     assert parent is not None
-    assert parent.digest == run.store.manifest("foreign").digest
+    assert parent.digest == run.store.certificate("foreign").digest
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -264,9 +264,9 @@ def test_labels_are_needed_to_score_rows(learned: tuple[Path, Path, Path], run_f
     with pytest.raises(InputError, match="labels: the adapter does not say which label each of its 2 outputs"):
         import_adapter(run_folder, adapter, "foreign", data=str(data))
     run = import_adapter(run_folder, adapter, "foreign", data=str(data), labels=["yes", "no"])
-    assert run.store.manifest("foreign").labels == ("yes", "no")
+    assert run.store.certificate("foreign").labels == ("yes", "no")
     plain = import_adapter(run_folder, adapter, "plain")
-    assert plain.store.manifest("plain").labels == ("LABEL_0", "LABEL_1")
+    assert plain.store.certificate("plain").labels == ("LABEL_0", "LABEL_1")
 
 
 def test_bank_that_computes_something_else_is_refused(
@@ -306,7 +306,7 @@ def test_class_that_takes_the_end_token_for_padding_is_told_or_refused(
             import_adapter(tmp_path / "run", tmp_path / "adapter", "foreign")
         return
     run = import_adapter(tmp_path / "run", tmp_path / "adapter", "foreign")
-    told = [notice for notice in run.store.manifest("foreign").notices if "end with the padding token" in notice]
+    told = [notice for notice in run.store.certificate("foreign").notices if "end with the padding token" in notice]
     assert len(told) == 1
     assert "('[SEP]') are read to their end" in told[0]
     tokenizer = load_tokenizer(str(backbone))

@@ -30,8 +30,8 @@ def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: F
         assert not set(mine["seeds"]) & set(other["seeds"]), "the ranks share dropout seeds"
     assert all("sync_dist" not in (tmp_path / f"ddp.{rank}.warnings").read_text() for rank in (0, 1))
     run = Run(tmp_path / "ddp.run")
-    assert [run.store.manifest(name).digest for name in run.store.tasks] == [each["digest"] for each in first]
-    assert all("2 processes" in str(run.store.manifest(name).origin) for name in run.store.tasks)
+    assert [run.store.certificate(name).digest for name in run.store.tasks] == [each["digest"] for each in first]
+    assert all("2 processes" in str(run.store.certificate(name).origin) for name in run.store.tasks)
     assert [check.problems for check in run.verify(data=True)] == [()] * 3
     # Lightning's FSDP needs a GPU.
     assert "requires a GPU accelerator" in json.loads((tmp_path / "fsdp.0.json").read_text())

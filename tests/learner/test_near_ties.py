@@ -105,12 +105,12 @@ def test_generated_texts_say_it(
     task["generation"] = {"max_new_tokens": 4} | generation
     run: Run = learn(stream(backbone_folder("bart"), [task], training={"epochs": 1}), tmp_path / "run")
     rows = [f"w{10 + number} w{20 + number}" for number in range(6)]
-    manifest, found = run.store.manifest("texts"), run.predict(rows, "texts")
+    certificate, found = run.store.certificate("texts"), run.predict(rows, "texts")
     for row, one in zip(rows, found, strict=True):
-        record = record_of(row, one, manifest)
+        record = record_of(row, one, certificate)
         TypeAdapter(TextPrediction).validate_python({"task": "texts", **record})
         assert record["near_tie"] == one.near_tie
-        assert line_of(one, manifest).endswith("\tnear a tie") == one.near_tie
+        assert line_of(one, certificate).endswith("\tnear a tie") == one.near_tie
     assert not always or all(each.near_tie for each in found)
     for row, one in zip(rows, found, strict=True):
         assert one.near_tie or one.value == run.predict(row, "texts").value

@@ -79,7 +79,7 @@ def test_a_packed_run_is_reproducible_and_recorded(backbone_folder: Folder, tmp_
     packed = stream(backbone_folder(family), tasks, training={"packing": True, "batch_size": 2, "epochs": 2})
     runs = [learn(packed, tmp_path / name) for name in ("a", "b")]
     assert bank_digests(runs[0]) == bank_digests(runs[1])
-    assert runs[0].store.manifest("one").training.packing
+    assert runs[0].store.certificate("one").training.packing
     assert all(check.ok for check in runs[0].verify(data=True))
 
 

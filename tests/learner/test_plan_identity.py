@@ -10,7 +10,7 @@ import pytest
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.digests import combined_digest
 from continual_petl.learner.task_plan import NOT_DECIDING, TaskPlan
-from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 from tests.other_values import WHOLE, changed, name_of, paths
 
@@ -70,7 +70,7 @@ def test_identity_is_the_digest_of_the_settings_that_are_set() -> None:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.rglob("bank.json")), ids=lambda file: file.parent.name)
 def test_a_certificate_has_the_identity_of_its_plan(file: Path) -> None:
-    manifest = read_manifest(file)
-    plan = TaskPlan(**{name: getattr(manifest, name) for name in TaskPlan.model_fields})
-    assert (manifest.identity, manifest.settings) == (plan.identity, plan.settings)
-    assert manifest.differs(plan) == plan.differs(manifest) == {}
+    certificate = read_certificate(file)
+    plan = TaskPlan(**{name: getattr(certificate, name) for name in TaskPlan.model_fields})
+    assert (certificate.identity, certificate.settings) == (plan.identity, plan.settings)
+    assert certificate.differs(plan) == plan.differs(certificate) == {}

@@ -39,7 +39,7 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
     training = {"epochs": 1, "batch_size": 16}
     run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)
     store, models = run.store, run.session.models
-    backbone, first = models.backbone("fp32"), store.manifest("one")
+    backbone, first = models.backbone("fp32"), store.certificate("one")
     for number, (name, made) in enumerate(tasks.items(), 1):
         spec = BankChoice.model_validate(small(made.bank) if isinstance(made.bank, str) else made.bank).resolve()
         labels = None if made.labels is None else tuple(made.labels)

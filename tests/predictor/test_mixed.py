@@ -138,8 +138,8 @@ def test_replaced_bank_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     def replaced(self: ModelCache, name: str, **more: Any) -> Any:
         found = held(self, name, **more)
         if name == "wide":
-            other = store.manifest("one").model_copy(update={"task": "wide"})
-            monkeypatch.setattr(type(store), "manifest", lambda self, name: other)
+            other = store.certificate("one").model_copy(update={"task": "wide"})
+            monkeypatch.setattr(type(store), "certificate", lambda self, name: other)
         return found
 
     monkeypatch.setattr(ModelCache, "held", replaced)

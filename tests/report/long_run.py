@@ -60,15 +60,15 @@ def _lines(store: Store, links: list[Link], number: int, seconds: random.Random)
 
 
 def _cell(store: Store, link: Link, how: Status) -> MeasuredScore:
-    # All banks are copies of the first one and have its scores; only its manifest is read.
-    manifest = store.manifest("one")
-    scores = manifest.scores["test"]
-    value = scores.scores[manifest.metric]
+    # All banks are copies of the first one and have its scores; only its certificate is read.
+    certificate = store.certificate("one")
+    scores = certificate.scores["test"]
+    value = scores.scores[certificate.metric]
     return MeasuredScore(
         task=link.task,
         index=link.index,
         split="test",
-        metric=manifest.metric,
+        metric=certificate.metric,
         value=value,
         num_examples=scores.num_examples,
         status=how,

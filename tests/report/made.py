@@ -1,4 +1,4 @@
-"""Results and facts built without a store: a custom matrix, a modified manifest, a run of many tasks."""
+"""Results and facts built without a store: a custom matrix, a modified certificate, a run of many tasks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> t
 
 
 def changed(task: TaskFacts, **more: Any) -> TaskFacts:
-    """Return a copy of a task with a different manifest, history or check."""
-    content = {"manifest": task.manifest, "history": task.history, "check": task.check, **more}
+    """Return a copy of a task with a different certificate, history or check."""
+    content = {"certificate": task.certificate, "history": task.history, "check": task.check, **more}
     return TaskFacts.of(
-        content["manifest"], content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
+        content["certificate"], content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
     )
 
 
@@ -42,7 +42,7 @@ def many(facts: RunFacts, count: int) -> RunFacts:
     tasks = tuple(
         changed(
             first,
-            manifest=first.manifest.model_copy(update={"task": name}),
+            certificate=first.certificate.model_copy(update={"task": name}),
             check=dataclasses.replace(first.check, task=name),
         )
         for name in names

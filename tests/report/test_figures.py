@@ -211,7 +211,7 @@ def test_learning_curve_matches_the_history(learned: Path, facts: RunFacts) -> N
         assert [list(losses.x), list(losses.y)] == [
             [point[key] for point in kept["curve"]["losses"]] for key in ("step", "loss")
         ]
-        assert list(scores.y) == [point["scores"][task_facts.manifest.metric] for point in kept["curve"]["scores"]]
+        assert list(scores.y) == [point["scores"][task_facts.certificate.metric] for point in kept["curve"]["scores"]]
         assert figure.layout.shapes[0].x0 == kept["kept"]
     overview = drawn(curves.overview(facts))
     assert [trace.name for trace in overview.data] == list(facts.results.tasks)
@@ -229,7 +229,7 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
     (heat,) = drawn(predictions.drawn(facts.tasks[0])).data
-    labels = facts.tasks[0].manifest.labels
+    labels = facts.tasks[0].certificate.labels
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
     assert {pair: count for pair, count in found.items() if count} == expected
@@ -266,7 +266,7 @@ def test_large_confusion_matrix_shows_labels_with_most_errors(facts: RunFacts) -
     cells = (*((label, label, 10) for label in range(300)), (250, 299, 7))
     found = changed(
         facts.tasks[0],
-        manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
+        certificate=facts.tasks[0].certificate.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
     (heat,) = drawn(predictions.drawn(found)).data

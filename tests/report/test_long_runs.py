@@ -32,7 +32,7 @@ from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import MAX_TASKS, RunFacts
 from continual_petl.report.write import write_report
-from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from tests.report.long_run import long_run
 from tests.report.made import many, rows_of
 from tests.store.fabricated import multiply
@@ -230,15 +230,15 @@ def without_none(value: Any) -> Any:
     return [without_none(each) for each in value] if isinstance(value, list) else value
 
 
-def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reread_certificates_must_be_unchanged(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "MAX_TASKS", 4)
     run = multiply(shutil.copytree(learned, tmp_path / "run"), 6)
     found = Reader(run).read()
     assert found.ok
     first, task = read_facts(learned).tasks[0], found.tasks[0]
     assert (task.link.seal, task.fit) == (first.link.seal, first.fit)
-    assert (task.manifest, task.history) == (first.manifest, first.history)
-    assert task.manifest is not task.manifest or task.history is not task.history, "must be read on each access"
+    assert (task.certificate, task.history) == (first.certificate, first.history)
+    assert task.certificate is not task.certificate or task.history is not task.history, "must be read on each access"
     shutil.rmtree(run / "banks/two")
     with pytest.raises(StoreError, match="two is missing; the task was never learned in this run, or was forgotten"):
         found.tasks[1].opened()
@@ -251,7 +251,7 @@ def test_bank_replaced_during_the_report_is_reported(
     run = shutil.copytree(learned, tmp_path / "run")
     found = Reader(run).read()
     file = run / "banks/two/bank.json"
-    write_manifest(file, read_manifest(file).model_copy(update={"seed": 7}))
+    write_certificate(file, read_certificate(file).model_copy(update={"seed": 7}))
     with pytest.raises(StoreError, match="'two' was replaced by another bank while the report was drawn; draw the"):
         found.tasks[1].opened()
 

@@ -85,7 +85,7 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
     assert "continual-petl verify" in text
     for name in ("one", "two", "multilabel", "four"):
         assert page.texts.count(name) >= 2, "must be in the list of tasks and in the table of certificates"
-    digest = Run(learned).store.manifest("two").digest
+    digest = Run(learned).store.certificate("two").digest
     assert digest[:16] in page.texts
     growth = {"parameters", "bytes", "each", "each-bytes"}
     assert set(page.figures) == {
@@ -107,7 +107,7 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     task_facts = facts.tasks[1]
     assert rows["bank"] == task_facts.link.bank
     assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2 epochs", "8")
-    assert rows["seed of the task"] == str(task_facts.manifest.seed)
+    assert rows["seed of the task"] == str(task_facts.certificate.seed)
     assert rows["backbone (digest)"] == facts.pinned.digest[:16]
     assert facts.tasks[0].training is facts.tasks[1].training, (
         "tasks with the same training settings must share one string"

@@ -74,7 +74,7 @@ def test_parameters_and_bytes_match_the_files(learned: Path, facts: RunFacts) ->
         with safe_open(folder / "bank.safetensors", "np") as file:
             for name in file.keys():  # noqa: SIM118
                 parts[name.split(".")[0]] += file.get_tensor(name).size
-        assert task_facts.manifest.parameters == parts
+        assert task_facts.certificate.parameters == parts
         whole = sum(path.stat().st_size for path in folder.iterdir())
         assert task_facts.num_bytes == whole
         on_disk = {part: 4 * number for part, number in parts.items()}
@@ -89,14 +89,14 @@ def test_unchanged_run_is_reported_as_unchanged(facts: RunFacts) -> None:
     assert said(facts) == ("4 tasks learned, 4 certificates checked, nothing changed.", "good")
 
 
-@pytest.mark.parametrize("damage", ["tensor", "manifest", "history", "gone", "results", "pin", "predecessor"])
+@pytest.mark.parametrize("damage", ["tensor", "certificate", "history", "gone", "results", "pin", "predecessor"])
 def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, damage: str) -> None:
     run = shutil.copytree(learned, tmp_path / "run")
     bank = run / "banks" / "two"
     match damage:
         case "tensor":
             change_tensors(bank / "bank.safetensors", nudge("head.output.bias"))
-        case "manifest":
+        case "certificate":
             (bank / "bank.json").write_bytes((bank / "bank.json").read_bytes()[:-9])
         case "history":
             (bank / "history.json").write_bytes(b"{}")
@@ -114,7 +114,7 @@ def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, 
     text, mood = said(facts)
     assert mood == "bad"
     assert "This run does not match its certificates" in text
-    assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
+    assert len(facts.tasks) == (3 if damage in {"certificate", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
     assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
     # Findings that need no backbone are also reported by `verify`.

@@ -56,7 +56,7 @@ def test_every_training_key_is_in_this_file() -> None:
 @pytest.mark.parametrize("key", TRAINING)
 def test_every_training_key_that_was_set_is_shown(key: str, facts: RunFacts) -> None:
     value, shown = TRAINING[key]
-    before = facts.tasks[0].manifest
+    before = facts.tasks[0].certificate
     environment = before.environment.model_copy(update={"precision": "bf16"})
     training = before.training.model_copy(update={key: value})
     assert value != TrainingSpec.model_fields[key].default
@@ -67,9 +67,9 @@ def test_every_training_key_that_was_set_is_shown(key: str, facts: RunFacts) -> 
 
 
 def test_defaults_are_left_out_except_the_most_important_ones(facts: RunFacts) -> None:
-    manifest = facts.tasks[0].manifest
+    certificate = facts.tasks[0].certificate
     plain = ResolvedTraining(epochs=3, learning_rate=1e-3)
-    lines = settings_in_words(manifest.model_copy(update={"training": plain}), None)
+    lines = settings_in_words(certificate.model_copy(update={"training": plain}), None)
     assert {named(key) for key in TRAINING} & set(lines) == {"learning rate", "epochs", "batch size", "precision"}
     assert training_in_words(plain) == "learning rate 0.001, 3 epochs, batch size 32"
 
@@ -83,16 +83,16 @@ BANK: dict[str, tuple[Any, str]] = {
 
 def test_every_bank_key_that_was_set_is_shown(facts: RunFacts) -> None:
     assert set(BankSpec.model_fields) == {*BANK, "modifications", "start_from", "fuse"}
-    manifest = facts.tasks[0].manifest
+    certificate = facts.tasks[0].certificate
     for key, (value, shown) in BANK.items():
         bank = BankSpec.model_validate({"modifications": PRESETS["lora"].modifications, key: value})
-        assert settings_in_words(manifest.model_copy(update={"bank": bank}), None)[named(key)] == shown
+        assert settings_in_words(certificate.model_copy(update={"bank": bank}), None)[named(key)] == shown
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_option_of_every_preset_is_shown(preset: str, facts: RunFacts) -> None:
     bank = PRESETS[preset]
-    lines = settings_in_words(facts.tasks[0].manifest.model_copy(update={"bank": bank}), None)
+    lines = settings_in_words(facts.tasks[0].certificate.model_copy(update={"bank": bank}), None)
     for modification in bank.modifications:
         for key in Modification.model_fields:
             value = getattr(modification, key)
@@ -107,15 +107,15 @@ def test_every_option_of_every_preset_is_shown(preset: str, facts: RunFacts) -> 
 def test_changed_generation_settings_are_shown(facts: RunFacts) -> None:
     spec = GenerationSpec(num_beams=3, length_penalty=0.5, stop=("\n",))
     assert changed(spec) == {"num_beams": 3, "length_penalty": 0.5, "stop": ("\n",)}
-    manifest = facts.tasks[0].manifest.model_copy(update={"generation": spec})
-    assert settings_in_words(manifest, None)["generation"] == (
+    certificate = facts.tasks[0].certificate.model_copy(update={"generation": spec})
+    assert settings_in_words(certificate, None)["generation"] == (
         "max new tokens 64, num beams 3, length penalty 0.5, stop \n"
     )
 
 
 def test_mean_and_deviation_of_targets_are_shown(facts: RunFacts) -> None:
-    shown = settings_in_words(facts.tasks[1].manifest, None)["targets"]
-    targets = facts.tasks[1].manifest.targets
+    shown = settings_in_words(facts.tasks[1].certificate, None)["targets"]
+    targets = facts.tasks[1].certificate.targets
     assert targets is not None
     assert shown == f"standardised: mean {targets.mean:.15g}, standard deviation {targets.deviation:.6g}"
 

@@ -121,13 +121,13 @@ def test_unreplaceable_page_is_kept(facts: RunFacts, tmp_path: Path, monkeypatch
 def test_texts_of_a_run_are_escaped(facts: RunFacts, tmp_path: Path, evil: str) -> None:
     first = facts.tasks[0]
     assert first.history is not None
-    manifest = first.manifest.model_copy(update={"labels": (evil, f"0123456789abcde{evil}"), "notices": (evil,)})
+    certificate = first.certificate.model_copy(update={"labels": (evil, f"0123456789abcde{evil}"), "notices": (evil,)})
     wrong = dataclasses.replace(first.check, task="(files)", findings=(Finding(message=f"{evil} is wrong"),))
     bad = dataclasses.replace(
         facts,
         name=evil,
         folder=Path(f"runs/{evil.replace('/', '')}"),
-        tasks=(changed(first, manifest=manifest), *facts.tasks[1:]),
+        tasks=(changed(first, certificate=certificate), *facts.tasks[1:]),
         others=(wrong,),
     )
     page = write_report(tmp_path, bad).read_text("utf-8")
@@ -172,13 +172,13 @@ def test_every_task_kind_shows_its_answers(backbone_folder: Folder, tmp_path: Pa
         assert isinstance(found, Points) == (kind == "regression")
     if isinstance(found, Confusion):
         assert sum(map(sum, figures[1]["data"][0]["text"])) == sum(count for *_, count in found.cells)
-    for label in one.manifest.labels or ():
+    for label in one.certificate.labels or ():
         assert f">{label}<" in html
     if isinstance(found, Confusion | PerLabel):
         heads = "".join(re.findall(r"<th scope=\"col\"[^>]*>([^<]*)", html.split("Labels</caption>")[1]))
         assert heads == "labelnumbersupportpredictedcorrect"
-    assert one.manifest.seal in html
-    assert one.manifest.digest in html
+    assert one.certificate.seal in html
+    assert one.certificate.digest in html
 
 
 def test_a_thousand_findings_do_not_hide_the_verdict(facts: RunFacts) -> None:

@@ -97,15 +97,15 @@ def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest
     assert run.num_held[0] == 1, "a forgotten bank must not stay in memory"
 
 
-def test_rereading_the_folder_keeps_manifests(
+def test_rereading_the_folder_keeps_certificates(
     own: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = Catalog(own)
-    before = {name: catalog.manifest(name) for name in catalog.seals}
+    before = {name: catalog.certificate(name) for name in catalog.seals}
     learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
     assert catalog.refresh()
-    monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_manifest", None)
-    assert all(catalog.manifest(name) is manifest for name, manifest in before.items())
+    monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_certificate", None)
+    assert all(catalog.certificate(name) is certificate for name, certificate in before.items())
 
 
 def test_replaced_task_answers_with_its_new_bank(own: Path, opened: Open, backbone_folder: Folder) -> None:
@@ -156,9 +156,9 @@ def test_changed_probe_gives_no_predictions(own: Path, opened: Open) -> None:
 
 def test_broken_chain_is_not_served(own: Path) -> None:
     path = own / "banks" / "second" / "bank.json"
-    manifest = json.loads(path.read_text())
-    manifest["metric"] = "f1"
-    path.write_text(json.dumps(manifest))
+    certificate = json.loads(path.read_text())
+    certificate["metric"] = "f1"
+    path.write_text(json.dumps(certificate))
     with pytest.raises(StoreError):
         make_app(own, ServeSettings())
 

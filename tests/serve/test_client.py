@@ -67,9 +67,9 @@ def test_rows_may_be_in_any_container(asking: Client) -> None:
 def test_tasks(asking: Client, learned: Path) -> None:
     assert [entry["task"] for entry in asking.tasks()] == ["first", "second", "pairs", "tags", "many"]
     one = asking.task("second")
-    manifest = Run(learned).store.manifest("second")
-    assert (one["kind"], one["labels"], one["seal"]) == ("classification", ["no", "yes"], manifest.seal)
-    assert one["certificate"]["backbone"] == manifest.backbone
+    certificate = Run(learned).store.certificate("second")
+    assert (one["kind"], one["labels"], one["seal"]) == ("classification", ["no", "yes"], certificate.seal)
+    assert one["certificate"]["backbone"] == certificate.backbone
 
 
 def test_refusal_is_raised_with_its_fields(asking: Client) -> None:

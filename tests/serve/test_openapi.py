@@ -23,7 +23,7 @@ from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.request_rows import PredictRequest, asked_of
 from continual_petl.serve.request_schema import request_schemas
-from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.certificate.certificate import ROUTER, Certificate
 from continual_petl.store.store import Store
 from tests.chats import chat_of
 from tests.serve.conftest import TRAINING, Open, until
@@ -94,11 +94,11 @@ STORES = Path(__file__).parents[1] / "golden" / "stores" / "written"
 class Tasks(Catalog):
     """The learned tasks of golden stores, some of them changed, without a run folder."""
 
-    def __init__(self, *manifests: Manifest) -> None:
-        self._known = {manifest.task: manifest for manifest in manifests}
+    def __init__(self, *certificates: Certificate) -> None:
+        self._known = {certificate.task: certificate for certificate in certificates}
 
-    def manifest(self, task: str) -> Manifest:
-        """Return a task's manifest."""
+    def certificate(self, task: str) -> Certificate:
+        """Return a task's certificate."""
         if task not in self._known:
             raise Problem(404, "unknown_task", task)
         return self._known[task]
@@ -110,9 +110,11 @@ class Tasks(Catalog):
 
 def _tasks(*names: str) -> Tasks:
     """Return tasks by their names; four of them are made from others."""
-    found: dict[str, Manifest] = {}
+    found: dict[str, Certificate] = {}
     for store in map(Store, STORES.iterdir()):
-        found |= {task: store.manifest(task).model_copy(update={"files": {ROUTER: "0" * 64}}) for task in store.tasks}
+        found |= {
+            task: store.certificate(task).model_copy(update={"files": {ROUTER: "0" * 64}}) for task in store.tasks
+        }
     writing, own = found["writing"], {"generation": None, "normalise": "characters", "labels": None}
     chat = {"kind": "causal-lm", "chat": chat_of(system="w1")}
     for name, changes in (("talk", chat), ("choice", own), ("chosen", own | chat)):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from continual_petl.store.files import reading
 from continual_petl.store.folder.results_file import TaskLine, append_results
 from continual_petl.store.store import Store
@@ -24,16 +24,17 @@ def multiply(folder: Path, count: int) -> Path:
     store = Store(folder)
     links = store.links()
     newest = links[-1]
-    first, manifest = store.bank_folder(newest.task), store.manifest(newest.task)
+    first, certificate = store.bank_folder(newest.task), store.certificate(newest.task)
     seed = load_stream(store.stream_file).seed
     for number in range(len(links), count):
         there = shutil.copytree(first, store.banks / f"copy{number}") / "bank.json"
         name = f"copy{number}"
-        update = {"task": name, "index": number, "predecessor": manifest.seal, "seed": derive_seed(seed, name)}
-        write_manifest(there, manifest.model_copy(update=update))
-        manifest = read_manifest(there)
+        update = {"task": name, "index": number, "predecessor": certificate.seal, "seed": derive_seed(seed, name)}
+        write_certificate(there, certificate.model_copy(update=update))
+        certificate = read_certificate(there)
         append_results(
-            store.results_file, [TaskLine(task=manifest.task, index=number, certificate=manifest.seal, seconds={})]
+            store.results_file,
+            [TaskLine(task=certificate.task, index=number, certificate=certificate.seal, seconds={})],
         )
     return folder
 

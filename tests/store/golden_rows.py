@@ -74,8 +74,8 @@ def rows_for(kind: str, *, pair: bool) -> list[Any]:
 
 def answers_of(run: Run, task: str) -> list[dict[str, Any]]:
     """Return a bank's answers as JSON values, with unrounded numbers."""
-    manifest = run.store.manifest(task)
-    answers = run.predict(rows_for(manifest.kind, pair=manifest.pair), task=task)
+    certificate = run.store.certificate(task)
+    answers = run.predict(rows_for(certificate.kind, pair=certificate.pair), task=task)
     return [
         {"value": answer.value, "probabilities": None if answer.probabilities is None else dict(answer.probabilities)}
         for answer in answers

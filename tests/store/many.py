@@ -71,7 +71,7 @@ def verify(folder: Path, count: int, committed: float) -> None:
         "listed again": time.perf_counter() - begin,
         "before": before * 1024,
         "peak": peak * 1024,
-        "manifests": len(run.store._manifests),
+        "certificates": len(run.store._certificates),
     }
     print(json.dumps(found))
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import Run, learn
-from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
@@ -54,11 +54,13 @@ def nudge(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
 
 
 def edit(path: Path, *, sealed: bool, **values: Any) -> None:
-    """Change a manifest; with ``sealed``, also update its seal wherever it is recorded, as a knowledgeable attacker would."""
+    """Change a certificate; with ``sealed``, also update its seal wherever it is recorded, as a knowledgeable attacker
+    would.
+    """
     if sealed:
-        manifest = read_manifest(path).model_copy(update=values)
-        write_manifest(path, manifest)
-        name_certificates(path.parents[2], {manifest.task: read_manifest(path).seal})
+        certificate = read_certificate(path).model_copy(update=values)
+        write_certificate(path, certificate)
+        name_certificates(path.parents[2], {certificate.task: read_certificate(path).seal})
     else:
         path.write_bytes(json_bytes(json.loads(path.read_text()) | values))
 

@@ -35,7 +35,7 @@ from continual_petl.engine.task.learn_task import learn_bank
 from continual_petl.engine.task.state_cache import fill_state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups
-from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.values import Origin
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import Split
@@ -88,7 +88,7 @@ def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) 
     """Return a run that was learned while `auto` selected another attention implementation than it does in the tests."""
     with auto("sdpa", "sdpa"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
-    assert run.store.manifest("one").environment.attention == "sdpa"
+    assert run.store.certificate("one").environment.attention == "sdpa"
     assert {attention for _, attention in seen} == {"sdpa"}
     return run.store.folder
 
@@ -128,7 +128,7 @@ def test_verify_and_predict_use_the_certified_attention(folder: Path) -> None:
 
 def test_unknown_attention_changes_nothing(folder: Path) -> None:
     path = folder / "banks" / "one" / "bank.json"
-    environment = read_manifest(path).environment.model_copy(update={"attention": "flash_attention_9"})
+    environment = read_certificate(path).environment.model_copy(update={"attention": "flash_attention_9"})
     edit(path, sealed=True, environment=environment)
     run = Run(folder)
     assert run.session.models.backbone("fp32").attention == "eager"
@@ -137,7 +137,7 @@ def test_unknown_attention_changes_nothing(folder: Path) -> None:
 
 def test_later_task_uses_the_same_attention(folder: Path, backbone_folder: Folder) -> None:
     run = learn(_stream(backbone_folder(), "two"), folder)
-    assert run.store.manifest("two").environment.attention == "sdpa"
+    assert run.store.certificate("two").environment.attention == "sdpa"
     assert _ways(Run(folder)) == [f"{BIT_FOR_BIT}, test rows"] * 2
 
 
@@ -145,7 +145,7 @@ def test_changed_stream_attention_does_not_affect_certificates_and_answers(
     folder: Path, sdpa_run: Path, backbone_folder: Folder
 ) -> None:
     run = learn(_stream(backbone_folder(), "two", attention="eager"), folder)
-    assert {name: run.store.manifest(name).environment.attention for name in ("one", "two")} == {
+    assert {name: run.store.certificate(name).environment.attention for name in ("one", "two")} == {
         "one": "sdpa",
         "two": "eager",
     }
@@ -157,9 +157,9 @@ def test_changed_stream_attention_does_not_affect_certificates_and_answers(
     assert alone["one"] == Run(sdpa_run).predict(ROWS, "one")
     assert again.predict([*ROWS, *ROWS], ["one", "one", "two", "two"]) == [*alone["one"], *alone["two"]]
     assert again.predict_all(ROWS, ["one", "two"]) == alone
-    manifests = {"two": run.store.manifest("two")} | dict.fromkeys("ab", run.store.manifest("one"))
+    certificates = {"two": run.store.certificate("two")} | dict.fromkeys("ab", run.store.certificate("one"))
     for same_rows in (False, True):
-        found = groups(manifests, lambda _: again.session.models.backbone("fp32"), 2**30, same_rows=same_rows)
+        found = groups(certificates, lambda _: again.session.models.backbone("fp32"), 2**30, same_rows=same_rows)
         assert found == [["two"], ["a", "b"]]
     assert again.session.models.backbone("fp32").attention == "eager"
     assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
@@ -204,8 +204,8 @@ def test_worker_on_another_kind_of_machine_uses_the_attention_of_the_run(
     with auto("sdpa", "eager"), passes() as seen:
         commit_staged(head, tasks.spec.tasks[0], (), [], StopRequest())
     assert not any(fitted for fitted, _ in seen)
-    manifest = head.store.manifest("one")
-    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
+    certificate = head.store.certificate("one")
+    assert (certificate.environment.attention, certificate.training_attention) == ("sdpa", "eager")
 
 
 def test_other_attention_matches_only_within_tolerance(
@@ -236,17 +236,17 @@ def test_damaged_bank_is_reported_with_its_certified_attention(
 def test_certificate_names_both_attentions(
     split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest = Run(split_run).store.manifest("one")
-    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
+    certificate = Run(split_run).store.certificate("one")
+    assert (certificate.environment.attention, certificate.training_attention) == ("sdpa", "eager")
     assert _ways(Run(split_run)) == [f"{BIT_FOR_BIT}, test rows"]
     with auto("sdpa", "sdpa"), passes() as seen:
-        explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
+        explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.certificate("one")
     assert main(["show", str(split_run), "one"]) == 0
     assert "eager attention" in capsys.readouterr().out
     # An explicit setting is used for training and predictions, and gives the same bank, bit for bit.
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
-    assert explicit.digest == manifest.digest
+    assert explicit.digest == certificate.digest
     for folder in (tmp_path / "run", sdpa_run):  # not stored if both are the same, as in earlier releases
         assert "training_attention" not in json.loads((folder / "banks" / "one" / "bank.json").read_text())
 
@@ -256,8 +256,8 @@ def test_later_task_keeps_both_attentions(split_run: Path, backbone_folder: Fold
     with auto("eager", "sdpa"), passes() as seen:
         run = learn(_stream(backbone_folder(), "two"), folder)
     assert seen == {(True, "eager"), (False, "sdpa")}
-    manifest = run.store.manifest("two")
-    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
+    certificate = run.store.certificate("two")
+    assert (certificate.environment.attention, certificate.training_attention) == ("sdpa", "eager")
 
 
 def test_imported_bank_does_not_determine_the_training_attention(folder: Path) -> None:
@@ -295,7 +295,7 @@ def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_f
         def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
             found.extend(task.notices)
 
-    tasks, digest = _stream(backbone_folder()), Run(split_run).store.manifest("one").digest
+    tasks, digest = _stream(backbone_folder()), Run(split_run).store.certificate("one").digest
     for now in ATTENTIONS:
         told = "resumes at" if now == "sdpa" else "(the attention that the bank predicts with changed)"
         found: list[str] = []
@@ -304,7 +304,7 @@ def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_f
             learn(tasks, folder, callbacks=[SignalAt(0)])
         with auto(now, "eager"):
             run = learn(tasks, folder, callbacks=[Notices()], discard_progress=True)
-            assert run.store.manifest("one").digest == digest
+            assert run.store.certificate("one").digest == digest
         assert any(told in notice for notice in found)
 
 

@@ -197,7 +197,7 @@ def test_specification_is_analysed_once(folder: Path, open_run: Run, monkeypatch
     banks = [models.store.load_bank(name, backbone) for name in ("one", "two", "one")]
     assert found == ["one", "one", "two", "one"], "the shapes must be computed only once"
     assert tensor_digests(banks[0].tensors()) == tensor_digests(banks[2].tensors())
-    short = Store(folder).manifest("one").tensors | {}
+    short = Store(folder).certificate("one").tensors | {}
     entry = short.pop("head.output.bias")
     with pytest.raises(StoreError, match=r"tensor head\.output\.bias: stored nothing, but its bank's"):
         strict_load.check_fits(models.store.plan("two"), backbone, short)

@@ -36,7 +36,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def same_environment(run: Run) -> bool:
     """Return whether a run's answers must be equal bit for bit in this environment."""
-    certified = run.store.manifest(run.store.tasks[0]).environment
+    certified = run.store.certificate(run.store.tasks[0]).environment
     here = current_environment(torch.device("cpu"), certified.precision, certified.attention)
     return not certified.differences(here)
 
@@ -48,7 +48,7 @@ def check_unchanged(run: Run, name: str) -> None:
         assert check.ok, check.problems
         assert not same or check.how.startswith("digests and probe, bit for bit"), check
     for task, digest in expected["digests"].items():
-        assert run.store.manifest(task).digest == digest
+        assert run.store.certificate(task).digest == digest
         for found, answer in zip(answers_of(run, task), expected["answers"][task], strict=True):
             if same:
                 assert found == answer
@@ -89,7 +89,7 @@ def test_golden_unfinished_task_resumes_to_the_same_bank(stores: Path) -> None:
     run = learn(half_learned(), Path("written", "half"))
     check_unchanged(run, "half")
     if same_environment(run):
-        assert run.store.manifest("second").digest == EXPECTED["half"]["finished"]
+        assert run.store.certificate("second").digest == EXPECTED["half"]["finished"]
 
 
 def test_golden_chain_has_a_dropped_and_a_replaced_task(stores: Path) -> None:

@@ -17,8 +17,8 @@ from continual_petl import ForgettingError, Run, load_backbone
 from continual_petl.digests import file_digest
 from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
+from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.history import read_history
-from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed
 from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, problems
@@ -48,8 +48,8 @@ def test_changed_bias_on_disk_is_detected(folder: Path, backbone_folder: Folder,
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda t: t.pop("head.output.bias"), "head.output.bias is in the manifest but not in the file"),
-        (lambda t: t.update(extra=torch.zeros(1)), "extra is not in the manifest"),
+        (lambda t: t.pop("head.output.bias"), "head.output.bias is in the certificate but not in the file"),
+        (lambda t: t.update(extra=torch.zeros(1)), "extra is not in the certificate"),
         (lambda t: t.update({"head.output.bias": t["head.output.bias"].double()}), "head.output.bias has the digest"),
         (lambda t: t.update({"head.output.bias": t["head.output.bias"][None]}), "head.output.bias has the digest"),
     ],
@@ -82,11 +82,11 @@ def test_bank_on_another_backbone_is_refused(folder: Path, backbone_folder: Fold
 
 def test_history_of_another_format_is_refused(folder: Path) -> None:
     store = Run(folder).store
-    path, manifest = store.bank_folder("one") / "history.json", store.manifest("one")
+    path, certificate = store.bank_folder("one") / "history.json", store.certificate("one")
     path.write_bytes(json_bytes(json.loads(path.read_bytes()) | {"format_version": 2}))
-    files = manifest.files | {path.name: file_digest(path)}
+    files = certificate.files | {path.name: file_digest(path)}
     with pytest.raises(StoreError, match=r"format version 2, this release reads 1\. A newer release wrote it"):
-        read_history(path, manifest.model_copy(update={"files": files}))
+        read_history(path, certificate.model_copy(update={"files": files}))
 
 
 @pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors", "history.json"])
@@ -117,9 +117,9 @@ def test_changed_probe_is_detected(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "values", [{"labels": ["yes", "no"]}, {"pooling": "first"}, {"metric": "matthews"}, {"index": 1}]
 )
-def test_edited_manifest_is_detected(folder: Path, name: str, values: dict[str, Any]) -> None:
+def test_edited_certificate_is_detected(folder: Path, name: str, values: dict[str, Any]) -> None:
     path = folder / "banks" / name / "bank.json"
-    if read_manifest(path).labels == tuple(values.get("labels", ())):
+    if read_certificate(path).labels == tuple(values.get("labels", ())):
         values = {"labels": ["no", "yes"]}
     edit(path, sealed=False, **values)
     assert re.search(f"{name}/bank.json: its content does not match its seal.*task '{name}'", problems(folder)[name])
@@ -139,12 +139,12 @@ def test_edited_manifest_is_detected(folder: Path, name: str, values: dict[str, 
         ('{"a": ' * 100_000, "nested too deeply"),
     ],
 )
-def test_invalid_manifest_is_reported(folder: Path, content: str, match: str) -> None:
+def test_invalid_certificate_is_reported(folder: Path, content: str, match: str) -> None:
     (folder / "banks" / "one" / "bank.json").write_text(content)
     assert re.search(f"(?s)one/bank.json.*{match}", problems(folder)["one"])
 
 
-def test_unknown_manifest_key_is_refused(folder: Path) -> None:
+def test_unknown_certificate_key_is_refused(folder: Path) -> None:
     edit(folder / "banks" / "one" / "bank.json", sealed=False, extra=1)
     assert "its content does not match its seal" in problems(folder)["one"]
     path = folder / "banks" / "two" / "bank.json"
@@ -154,11 +154,11 @@ def test_unknown_manifest_key_is_refused(folder: Path) -> None:
     assert "two/bank.json: extra" in problems(folder)["two"]
 
 
-def test_a_manifest_edited_and_sealed_again_breaks_the_chain(folder: Path) -> None:
+def test_a_certificate_edited_and_sealed_again_breaks_the_chain(folder: Path) -> None:
     edit(folder / "banks" / "one" / "bank.json", sealed=True, labels=("yes", "no", "perhaps"))
     found = problems(folder)
     assert "predecessor" in found["two"]
-    # The bank no longer matches the manifest either.
+    # The bank no longer matches the certificate either.
     assert "head.output.bias" in found["one"]
 
 
@@ -173,10 +173,10 @@ def test_reordered_removed_or_renamed_tasks_are_detected(folder: Path) -> None:
     shutil.rmtree(banks / "two")
     assert "a task was removed" in problems(folder)["three"]
     (banks / "three").rename(banks / "two")
-    assert "two/bank.json: this is the manifest of task 'three'" in problems(folder)["two"]
+    assert "two/bank.json: this is the certificate of task 'three'" in problems(folder)["two"]
 
 
-def test_manifest_changed_after_reading_is_detected(folder: Path) -> None:
+def test_certificate_changed_after_reading_is_detected(folder: Path) -> None:
     run = Run(folder)
     assert all(check.ok for check in run.verify())
     edit(folder / "banks" / "two" / "bank.json", sealed=False, metric="matthews")

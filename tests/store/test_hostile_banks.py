@@ -31,7 +31,7 @@ from tests.store.tampering import change_tensors, nudge
 from tests.usual import few
 
 Folder = Callable[..., Path]
-BANK, PROBE, MANIFEST = (f"banks/one/{name}" for name in ("bank.safetensors", "probe.safetensors", "bank.json"))
+BANK, PROBE, CERTIFICATE = (f"banks/one/{name}" for name in ("bank.safetensors", "probe.safetensors", "bank.json"))
 _MOST = 64 * 2**20
 _WARM: list[ModelCache] = []
 
@@ -76,11 +76,11 @@ def exchange_probe(folder: Path, change: Callable[[dict[str, torch.Tensor]], obj
     change_tensors(folder / PROBE, change)
     tensors = load_file(folder / PROBE)
 
-    def seal(manifest: dict[str, Any]) -> None:
-        manifest["files"]["probe.safetensors"] = file_digest(folder / PROBE)
-        manifest["probe"] = combined_digest(tensor_digests(tensors))
+    def seal(certificate: dict[str, Any]) -> None:
+        certificate["files"]["probe.safetensors"] = file_digest(folder / PROBE)
+        certificate["probe"] = combined_digest(tensor_digests(tensors))
 
-    edit_sealed(folder / MANIFEST, seal)
+    edit_sealed(folder / CERTIFICATE, seal)
 
 
 def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, length: int | None = None) -> None:
@@ -88,7 +88,7 @@ def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, leng
     path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(body))
 
 
-@pytest.mark.parametrize("file", few([BANK, PROBE, MANIFEST, "results.jsonl", "backbone.json"]))
+@pytest.mark.parametrize("file", few([BANK, PROBE, CERTIFICATE, "results.jsonl", "backbone.json"]))
 @pytest.mark.parametrize("what", ["link", "pipe", "folder", "sparse"])
 def test_non_file_instead_of_a_file_is_refused(folder: Path, tmp_path: Path, file: str, what: str) -> None:
     path = folder / file
@@ -171,10 +171,10 @@ def test_header_longer_than_the_file_is_refused(folder: Path, length: int) -> No
 
 def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> None:
     size = 2**20  # the largest that a specification allows
-    edit_sealed(folder / MANIFEST, lambda m: m["bank"]["modifications"][0].update(bottleneck=size))
+    edit_sealed(folder / CERTIFICATE, lambda m: m["bank"]["modifications"][0].update(bottleneck=size))
     assert f"bottleneck {size} is larger than 16" in told(folder)
     prompt = PRESETS["prompt"].modifications[0].model_dump(mode="json") | {"bottleneck": size}
-    edit_sealed(folder / MANIFEST, lambda m: m.update(bank={"modifications": [prompt]}))
+    edit_sealed(folder / CERTIFICATE, lambda m: m.update(bank={"modifications": [prompt]}))
     assert "its bank's specification requires" in told(folder)
     plan = Store(folder).plan("one")
     with torch.device("meta"):
@@ -183,8 +183,8 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
     entries = {name: {"dtype": "float32", "shape": list(t.shape), "digest": zeros} for name, t in expected.items()}
     assert any(size in entry["shape"] for entry in entries.values())
     digest = combined_digest(dict.fromkeys(entries, zeros))
-    edit_sealed(folder / MANIFEST, lambda m: m.update(tensors=entries, digest=digest))
-    assert "is in the manifest but not in the file" in told(folder)
+    edit_sealed(folder / CERTIFICATE, lambda m: m.update(tensors=entries, digest=digest))
+    assert "is in the certificate but not in the file" in told(folder)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
         ]
     ),
 )
-def test_resealed_manifests_are_refused(folder: Path, change: Callable[[Any], object], match: str) -> None:
-    edit_sealed(folder / MANIFEST, change)
+def test_resealed_certificates_are_refused(folder: Path, change: Callable[[Any], object], match: str) -> None:
+    edit_sealed(folder / CERTIFICATE, change)
     assert re.search(match, told(folder)), told(folder)
 
 
@@ -237,7 +237,7 @@ def test_resealed_manifests_are_refused(folder: Path, change: Callable[[Any], ob
         ]
     ),
 )
-@pytest.mark.parametrize("file", few([MANIFEST, "results.jsonl", "backbone.json", "tombstones/000009.json"]))
+@pytest.mark.parametrize("file", few([CERTIFICATE, "results.jsonl", "backbone.json", "tombstones/000009.json"]))
 def test_invalid_json_is_refused(folder: Path, file: str, content: bytes) -> None:
     path = folder / file
     path.parent.mkdir(exist_ok=True)

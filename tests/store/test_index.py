@@ -1,4 +1,4 @@
-"""The index makes it unnecessary to read manifests, and the store agrees with them whatever the index file contains."""
+"""The index makes it unnecessary to read certificates, and the store agrees with them whatever the index file contains."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.store.fabricated import Looks, multiply
 from tests.store.tampering import edit, learn_one_more, problems
 
 Folder = Callable[..., Path]
-MANIFESTS = 5
+CERTIFICATES = 5
 
 
 @pytest.fixture
 def many(folder: Path) -> Path:
     """Return a run of five banks, all of them in the index."""
-    return indexed(multiply(folder, MANIFESTS))
+    return indexed(multiply(folder, CERTIFICATES))
 
 
 def indexed(folder: Path) -> Path:
@@ -48,14 +48,14 @@ def links_of(folder: Path) -> list[Link]:
 def entry_of(folder: Path, link: Link, signature: Stamp | None = None) -> Entry:
     """Return an index entry for the given link, with the summary of bank "one"."""
     signature = signature or stamp_of(folder / "banks" / link.task / "bank.json")
-    one = link_of(Store(folder).manifest("one"))
+    one = link_of(Store(folder).certificate("one"))
     return signature, link.model_copy(update={name: getattr(one, name) for name in _SUMMARY})
 
 
-def test_an_indexed_store_opens_without_reading_a_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_indexed_store_opens_without_reading_a_certificate(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, looks = links_of(many), Looks(many, monkeypatch)
-    for count in (MANIFESTS, 2 * MANIFESTS):
-        if count > MANIFESTS:
+    for count in (CERTIFICATES, 2 * CERTIFICATES):
+        if count > CERTIFICATES:
             indexed(multiply(many, count))
             expected = links_of(many)
         with looks.fresh():
@@ -64,10 +64,12 @@ def test_an_indexed_store_opens_without_reading_a_manifest(many: Path, monkeypat
             assert sum(path.endswith("bank.json") for path in looks.asked) == count
 
 
-def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_index_every_certificate_is_read(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index_file(many).unlink()
     looks = Looks(many, monkeypatch)
-    assert len(Store(many).links()) == len([path for path in looks.opened if path.endswith("bank.json")]) == MANIFESTS
+    assert (
+        len(Store(many).links()) == len([path for path in looks.opened if path.endswith("bank.json")]) == CERTIFICATES
+    )
 
 
 def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
@@ -132,12 +134,12 @@ def test_flipped_bit_affects_only_its_index_line(many: Path) -> None:
     whole = path.read_bytes()
     for place in range(0, len(whole), 23):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        assert len(read_index(path)) >= MANIFESTS - 2
+        assert len(read_index(path)) >= CERTIFICATES - 2
         assert Store(many).links() == expected
 
 
 @pytest.mark.parametrize("way", ["in place", "with its old times"])
-def test_changed_manifest_is_reread(many: Path, way: str) -> None:
+def test_changed_certificate_is_reread(many: Path, way: str) -> None:
     path = many / "banks" / "one" / "bank.json"
     before = path.stat()
     edit(path, sealed=True, notices=("x",))
@@ -147,7 +149,7 @@ def test_changed_manifest_is_reread(many: Path, way: str) -> None:
     assert Store(many).broken().keys() == {"two"}
 
 
-def test_replaced_manifest_of_equal_size_is_reread(many: Path) -> None:
+def test_replaced_certificate_of_equal_size_is_reread(many: Path) -> None:
     path = many / "banks" / "one" / "bank.json"
     content = json.loads(path.read_text())
     beside = path.with_name("other")
@@ -159,31 +161,31 @@ def test_replaced_manifest_of_equal_size_is_reread(many: Path) -> None:
         Store(many).links()
 
 
-def test_forged_index_is_detected_by_the_first_manifest_read(many: Path) -> None:
+def test_forged_index_is_detected_by_the_first_certificate_read(many: Path) -> None:
     true, path = links_of(many), index_file(many)
     changed = {"shared": True, "seal": "0" * 64}
-    forged = (link.model_copy(update={**changed, "index": MANIFESTS - 1 - link.index}) for link in true)
+    forged = (link.model_copy(update={**changed, "index": CERTIFICATES - 1 - link.index}) for link in true)
     write_index(path, [entry_of(many, link) for link in forged])
     store = Store(many)
     assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "the index is not used"
-    store.manifest("copy4")
+    store.certificate("copy4")
     assert store.links() == true
     assert problems(many) == {}, "verify must not use the index"
 
 
-def test_list_from_the_index_matches_the_manifests(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_from_the_index_matches_the_certificates(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, looks = listed(Store(many, indexed=False)), Looks(many, monkeypatch)
     assert listed(Store(many)) == expected
     assert looks.opened == [".index.jsonl"]
 
 
-def test_forged_summary_is_detected_by_its_manifest(many: Path) -> None:
+def test_forged_summary_is_detected_by_its_certificate(many: Path) -> None:
     true, links = listed(Store(many, indexed=False)), links_of(many)
     better = [link.model_copy(update={"score": 1.0}) for _, link in (entry_of(many, link) for link in links)]
     write_index(index_file(many), [(stamp_of(many / "banks" / link.task / "bank.json"), link) for link in better])
     store = Store(many)
-    assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "the index is not used"
-    store.manifest("copy4")
+    assert [task["score"] for task in listed(store)] == [1.0] * CERTIFICATES, "the index is not used"
+    store.certificate("copy4")
     assert listed(store) == true
 
 
@@ -213,7 +215,7 @@ def test_commit_does_not_trust_a_forged_index(many: Path) -> None:
     assert Store(many).head() == true[-1]
 
 
-def test_verify_reads_every_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reads_every_certificate(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(many)
     run.verify("one")
     looks = Looks(many, monkeypatch)

@@ -29,4 +29,4 @@ def test_many_banks_are_verified_in_bounded_memory(tmp_path: Path, backbone_fold
     found = {40: few, 120: many}
     print(found)
     assert found[120]["peak"] - found[40]["peak"] < 20 * MEBIBYTE
-    assert found[120]["manifests"] <= 64
+    assert found[120]["certificates"] <= 64

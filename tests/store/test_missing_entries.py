@@ -20,7 +20,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.report.read_facts import read_facts
-from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
@@ -229,7 +229,7 @@ def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> 
 def test_edited_and_resealed_newest_certificate_is_reported(folder: Path) -> None:
     """No later entry names the newest certificate, but results.jsonl does."""
     path = folder / "banks" / "three" / "bank.json"
-    write_manifest(path, read_manifest(path).model_copy(update={"notices": ("nothing to see here",)}))
+    write_certificate(path, read_certificate(path).model_copy(update={"notices": ("nothing to see here",)}))
     assert Store(folder).broken() == {}
     found = problems(folder)
     assert found.keys() == {"three"}

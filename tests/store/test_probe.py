@@ -164,11 +164,11 @@ def test_probe_inputs_are_validated_before_use(
     runs: dict[str, Path], kind: str, change: Callable[[Rows], Rows], message: str
 ) -> None:
     run = Run(runs[kind])
-    backbone, manifest = run.session.models.backbone("fp32"), run.store.manifest("one")
+    backbone, certificate = run.session.models.backbone("fp32"), run.store.certificate("one")
     inputs, certified = certified_probe(run.store, "one")
-    check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+    check_probe(certificate, backbone, inputs, certified[OUTPUTS])
     with pytest.raises(StoreError, match=message):
-        check_probe(manifest, backbone, inputs | change(inputs), certified[OUTPUTS])
+        check_probe(certificate, backbone, inputs | change(inputs), certified[OUTPUTS])
 
 
 def test_unanswerable_probe_is_reported(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +183,9 @@ def test_unanswerable_probe_is_reported(runs: dict[str, Path], monkeypatch: pyte
 def test_probe_of_an_unsupported_kind_is_reported(runs: dict[str, Path]) -> None:
     run = Run(runs["regression"])
     inputs, certified = certified_probe(run.store, "one")
-    manifest = run.store.manifest("one").model_copy(update={"kind": "seq2seq"})
+    certificate = run.store.certificate("one").model_copy(update={"kind": "seq2seq"})
     with pytest.raises(StoreError, match="does not support tasks of kind seq2seq"):
-        check_probe(manifest, run.session.models.backbone("fp32"), inputs, certified[OUTPUTS])
+        check_probe(certificate, run.session.models.backbone("fp32"), inputs, certified[OUTPUTS])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,8 +228,8 @@ def test_processor_and_library_settings_are_part_of_the_environment(monkeypatch:
     ]
 
 
-def test_output_certificate_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
-    manifest = Run(runs["causal-lm"]).store.manifest("one")
+def test_output_certificate_is_part_of_the_certificate(runs: dict[str, Path]) -> None:
+    certificate = Run(runs["causal-lm"]).store.certificate("one")
     tensors, outputs = certified_probe(Run(runs["causal-lm"]).store, "one")
     assert outputs.keys() == {OUTPUTS, DECODED}
-    assert manifest.probe == combined_digest(tensor_digests({**tensors, **outputs}))
+    assert certificate.probe == combined_digest(tensor_digests({**tensors, **outputs}))

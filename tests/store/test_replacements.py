@@ -38,7 +38,7 @@ def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder
     assert bank_files(folder, "one", "three") == others
     after = bank_digests(run)
     assert after["two"] != before["two"]
-    assert run.store.manifest("two").training.learning_rate == 0.05
+    assert run.store.certificate("two").training.learning_rate == 0.05
     assert problems(folder) == {}
     assert [check.ok for check in Run(folder).verify(data=True)] == [True] * 3
     (tombstone,) = run.store.tombstones()
@@ -152,7 +152,7 @@ def test_replacing_with_other_settings_is_a_new_replacement(folder: Path, backbo
         learn(anew(backbone_folder()), folder, replace=["two"], callbacks=[Stopping("two", "committed")])
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
     assert [stone.task for stone in Store(folder).tombstones()] == ["two", "two"]
-    assert Store(folder).manifest("two").training.learning_rate == 0.02
+    assert Store(folder).certificate("two").training.learning_rate == 0.02
     assert problems(folder) == {}
 
 

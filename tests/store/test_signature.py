@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
-from continual_petl.store.certificate.manifest import write_manifest
+from continual_petl.store.certificate.certificate import write_certificate
 from continual_petl.store.signature import FILE, check_signature, sign
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task
@@ -79,11 +79,11 @@ def test_signed_run_is_verified_on_the_command_line(
 def test_rewritten_chain_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
     private, public = keys
     sign(Store(folder), private)
-    manifest = Store(folder).manifest("two")
-    scores = {"test": manifest.scores["test"].model_copy(update={"scores": {"accuracy": 1.0}})}
-    forged = manifest.model_copy(update={"scores": {**manifest.scores, **scores}})
+    certificate = Store(folder).certificate("two")
+    scores = {"test": certificate.scores["test"].model_copy(update={"scores": {"accuracy": 1.0}})}
+    forged = certificate.model_copy(update={"scores": {**certificate.scores, **scores}})
     forged._seal = None
-    write_manifest(folder / "banks" / "two" / "bank.json", forged)
+    write_certificate(folder / "banks" / "two" / "bank.json", forged)
     assert "is not in the chain: the chain was rewritten after it was signed" in problem(folder, public)
 
 

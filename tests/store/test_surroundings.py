@@ -111,7 +111,7 @@ def test_certificate_with_dropout_on_is_refused(folder: Path) -> None:
     models = Run(folder).session.models
     backbone, store = models.backbone("fp32"), models.store
     backbone.model.train()
-    record = store.manifest("one")
+    record = store.certificate("one")
     learned = TrainedBank(
         record=record,
         bank=store.load_bank("one", backbone),

@@ -40,8 +40,8 @@ def test_forgotten_task_leaves_a_tombstone(folder: Path, backbone_folder: Folder
     assert [known.name for known in load_stream(folder / "stream.yaml").tasks] == ["one", "three"]
     # The next certificate names the tombstone as its predecessor.
     four = learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
-    assert four.store.manifest("four").predecessor == tombstone.seal
-    assert four.store.manifest("four").index == 4
+    assert four.store.certificate("four").predecessor == tombstone.seal
+    assert four.store.certificate("four").index == 4
     assert problems(folder) == {}
     assert four.results.forgetting == 0.0
 

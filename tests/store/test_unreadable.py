@@ -55,7 +55,7 @@ def test_stray_file_among_the_banks_is_reported(folder: Path, capsys: pytest.Cap
     assert len(Run(folder).predict(["w0 w1"], task="one")) == 1
 
 
-def test_sealed_manifest_with_an_unknown_dtype_is_refused(folder: Path) -> None:
+def test_sealed_certificate_with_an_unknown_dtype_is_refused(folder: Path) -> None:
     path = folder / "banks" / "three" / "bank.json"
     content = json.loads(path.read_text())
     next(iter(content["tensors"].values()))["dtype"] = "object"

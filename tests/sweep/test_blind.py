@@ -55,10 +55,10 @@ def test_unreadable_test_rows_do_not_change_the_choice(
 
 def test_run_without_test_splits_scores_validation_rows(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(small_stream(backbone_folder()), tmp_path / "run", test=False)
-    manifest = run.store.manifest("one")
-    assert set(manifest.scores) == {"validation"}
-    assert run.results.R[0, 0] == manifest.scores["validation"].scores["accuracy"]
-    assert not any("no test split" in notice for notice in manifest.notices)
+    certificate = run.store.certificate("one")
+    assert set(certificate.scores) == {"validation"}
+    assert run.results.R[0, 0] == certificate.scores["validation"].scores["accuracy"]
+    assert not any("no test split" in notice for notice in certificate.notices)
 
 
 CARVED = "the data has no validation split, so each seed held out its own rows from train"
@@ -131,7 +131,7 @@ def test_run_without_test_splits_does_not_read_earlier_ones(
     given = [task(name, num_rows=20) for name in ("one", "two")]
     first = stream(backbone_folder(), given[:1], training=TRAINING, evaluate=evaluate)
     run = learn(first, tmp_path / "run")
-    score = run.store.manifest("one").scores["test"].scores["accuracy"]
+    score = run.store.certificate("one").scores["test"].scores["accuracy"]
     monkeypatch.setattr(prepare, "read_splits", read)
     both = stream(backbone_folder(), given, training=TRAINING, evaluate=evaluate)
     run = learn(both, tmp_path / "run", test=False, callbacks=[NoForgetting(policy="full")])

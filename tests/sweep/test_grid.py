@@ -55,8 +55,8 @@ def test_the_chosen_stream_reads_back_and_learns_the_banks_of_the_best_trials(
     run = learn(TaskStream(chosen), tmp_path / "run")
     for name, choice in result.tasks.items():
         tried = tmp_path / "sweep" / "trials" / name / f"{choice.seeds[0].number:04d}" / "banks" / name
-        assert run.store.manifest(name).digest == json.loads((tried / "bank.json").read_text())["digest"]
-        assert run.store.manifest(name).scores["validation"].scores["accuracy"] == choice.score
+        assert run.store.certificate(name).digest == json.loads((tried / "bank.json").read_text())["digest"]
+        assert run.store.certificate(name).scores["validation"].scores["accuracy"] == choice.score
 
 
 def test_repeated_sweep_does_nothing(backbone_folder: Folder, tmp_path: Path) -> None:

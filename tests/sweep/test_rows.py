@@ -103,7 +103,7 @@ def test_trials_are_measured_on_the_rows_of_the_streams_version_of_the_defaults(
     held_out = {}
     for version in (2, 3):
         run = learn(of(defaults=version), tmp_path / f"run-{version}")
-        held_out[version] = run.store.manifest("one").data
+        held_out[version] = run.store.certificate("one").data
         # Also if the stream is the one that the run has stored.
         for name, given in {
             "given": of(defaults=version),

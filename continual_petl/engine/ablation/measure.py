@@ -22,8 +22,8 @@ from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.bank_cache import CachedBank
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.environment import current_environment
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
@@ -65,21 +65,21 @@ def ablate_task(
             cannot be read or differ from those in the certificate.
         StoreError: if the bank cannot be loaded.
     """
-    manifest, held = _opened(session, task, split)
+    certificate, held = _opened(session, task, split)
     modified = modified_layers(held.bank)
     wanted = chosen_spans(spans, held.bank.sites.num_layers)
     removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in wanted}
     # The full bank is measured here too, so that rounding on another machine does not count as an effect of the removal.
     views = dict.fromkeys([frozenset[int](), *removed.values()])
     found: dict[frozenset[int], SplitScores] = {}
-    rows = _rows(session, manifest, split)
+    rows = _rows(session, certificate, split)
     with held.attending() as backbone:
         for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
             found[layers] = scores
             if progress is not None:
                 progress(number, len(views))
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    whole, metric, sites = found[frozenset()], manifest.metric, held.bank.sites
+    whole, metric, sites = found[frozenset()], certificate.metric, held.bank.sites
     return Ablation(
         task=task,
         metric=metric,
@@ -92,7 +92,7 @@ def ablate_task(
         full=whole.scores.get(metric),
         scores=whole.scores,
         cells=tuple(_cell(span, found[removed[span]], metric, whole.scores.get(metric)) for span in wanted),
-        notices=_notices(manifest, split, whole, manifest.environment.differences(now)),
+        notices=_notices(certificate, split, whole, certificate.environment.differences(now)),
     )
 
 
@@ -130,11 +130,13 @@ def _span(given: Span | str, num_layers: int) -> Span:
     return ends
 
 
-def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBank]:
+def _opened(session: Session, task: str, split: str) -> tuple[Certificate, CachedBank]:
     """Return a task's certificate and its bank, after checking that the bank has modifications to remove."""
-    manifest = session.store.manifest(task)
-    if split not in manifest.scores:
-        raise InputError(f"task {task!r}: it has no {split} split; its certificate covers {', '.join(manifest.scores)}")
+    certificate = session.store.certificate(task)
+    if split not in certificate.scores:
+        raise InputError(
+            f"task {task!r}: it has no {split} split; its certificate covers {', '.join(certificate.scores)}"
+        )
     try:
         session.load_metric(task)
     except InputError as error:
@@ -146,14 +148,15 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
             f"task {task!r}: its bank has no modification in any layer, so nothing can be removed: it only has {has}. "
             f"{_HAVE}: give a task whose bank has one of them."
         )
-    return manifest, held
+    return certificate, held
 
 
-def _rows(session: Session, manifest: Manifest, split: Literal["validation", "test"]) -> TokenisedRows:
-    found = certified_rows(session, manifest.task, session.split, split)
+def _rows(session: Session, certificate: Certificate, split: Literal["validation", "test"]) -> TokenisedRows:
+    found = certified_rows(session, certificate.task, session.split, split)
     if isinstance(found, str):
         raise InputError(
-            f"task {manifest.task!r}: {found.rstrip('.')}. An ablation predicts them again and compares the scores: restore "
+            f"task {certificate.task!r}: {found.rstrip('.')}. An ablation predicts them again and compares the "
+            f"scores: restore "
             "the rows."
         )
     return found.rows
@@ -177,11 +180,11 @@ def _cell(span: Span, found: SplitScores, metric: str, full: float | None) -> Ab
     )
 
 
-def _notices(manifest: Manifest, split: str, whole: SplitScores, differs: Sequence[str]) -> tuple[str, ...]:
-    certified = manifest.scores[split]
+def _notices(certificate: Certificate, split: str, whole: SplitScores, differs: Sequence[str]) -> tuple[str, ...]:
+    certified = certificate.scores[split]
     if whole == certified:
         return ()
-    was, now = certified.scores.get(manifest.metric), whole.scores.get(manifest.metric)
+    was, now = certified.scores.get(certificate.metric), whole.scores.get(certificate.metric)
     why = f"; the differences in the environment: {'; '.join(differs)}" if differs else ""
     if whole.scores == certified.scores:
         return (f"Some predictions of the full bank differ from those certified, although all scores are equal{why}.",)

@@ -88,7 +88,7 @@ def parents_of(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
 
 def certified_parent(session: Session, task: str) -> BankReference:
     """Return the certificate's record of a learned bank that another one starts from."""
-    return BankReference(task=task, digest=session.store.manifest(task).digest)
+    return BankReference(task=task, digest=session.store.certificate(task).digest)
 
 
 def _plan_of(session: Session, task: str) -> TaskPlan:
@@ -99,7 +99,7 @@ def _plan_of(session: Session, task: str) -> TaskPlan:
 
 def banks_read(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
     """Return the certificate's record of the banks that a task's bank reads."""
-    return tuple(BankReference(task=name, digest=session.store.manifest(name).digest) for name in plan.bank.fuse)
+    return tuple(BankReference(task=name, digest=session.store.certificate(name).digest) for name in plan.bank.fuse)
 
 
 def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
@@ -126,7 +126,7 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
 def shared_digest(session: Session, plan: TaskPlan) -> str | None:
     """Return the digest of the bank that a shared bank continues from, if there is one."""
     newest = session.models.newest_shared() if plan.bank.scope == "shared" else None
-    return None if newest is None else session.store.manifest(newest).digest
+    return None if newest is None else session.store.certificate(newest).digest
 
 
 def shared_bank(session: Session, plan: TaskPlan, learner: ContinualLearner) -> tuple[TaskPlan, Bank] | None:

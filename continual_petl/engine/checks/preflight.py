@@ -265,7 +265,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
     """Return a message for each violation of the protocol, with the key in the stream that it concerns.
 
     Labels listed in the stream file were checked when it was read. Here, labels are also read from the data, from label
-    files and, for learned tasks, from their manifests.
+    files and, for learned tasks, from their certificates.
 
     Args:
         session: the stream and its run folder.
@@ -280,10 +280,10 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
     keys: list[Key] = []
     learned = [name for name in store.tasks if name not in new]
     for name in learned:
-        manifest = store.manifest(name)
-        if text := unfit_kind(spec.protocol, manifest.kind):
+        certificate = store.certificate(name)
+        if text := unfit_kind(spec.protocol, certificate.kind):
             problems.append((("protocol",), f"protocol: task {name!r} is already learned: {text}"))
-        labelled.append((name, manifest.labels))
+        labelled.append((name, certificate.labels))
         keys.append(("protocol",))
     for task in spec.tasks:
         if task.name in learned:

@@ -56,11 +56,11 @@ def commit_staged(
         Seconds by phase.
     """
     staged, backbone = _staged(session.store, task.name), session.backbone(task)
-    manifest = staged.manifest(task.name)
+    certificate = staged.certificate(task.name)
     here = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    settings = manifest.differs(session.plan_again(task, manifest))
+    settings = certificate.differs(session.plan_again(task, certificate))
     differences = [f"{name} was {there!r:.80}, is {own!r:.80}" for name, (there, own) in settings.items()]
-    differences += manifest.environment.differences(here)
+    differences += certificate.environment.differences(here)
     if differences:
         _log.warning(
             "task %r: its worker's settings or environment differ from those of this process (%s): its rows are predicted "
@@ -69,10 +69,10 @@ def commit_staged(
         )  # fmt: skip
         return learn_task(session, task, callbacks, request)
     probe, _ = certified_probe(staged, task.name)
-    notify_start(session, task.name, callbacks, (*manifest.notices, *lost))
+    notify_start(session, task.name, callbacks, (*certificate.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     learned = TrainedBank(
-        record=manifest,
+        record=certificate,
         bank=staged.load_bank(task.name, backbone, run=session.store),
         backbone=backbone,
         probe=probe,

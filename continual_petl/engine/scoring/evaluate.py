@@ -59,7 +59,7 @@ def predicting(
         The learner, and its backbone with this attention implementation.
     """
     learner = models.resident(task, as_committed=as_committed)
-    with attending(learner.backbone, models.store.manifest(task).environment.attention) as backbone:
+    with attending(learner.backbone, models.store.certificate(task).environment.attention) as backbone:
         yield learner, backbone
 
 
@@ -280,20 +280,20 @@ def certified_rows(
         read: reads the split, such as `Session.split` or `Session.rows`.
         name: the split; None means the reported one.
     """
-    manifest = session.store.manifest(task)
-    if not manifest.is_measured:
+    certificate = session.store.certificate(task)
+    if not certificate.is_measured:
         return "it was imported without rows"
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return "it is no longer in the stream, so its rows are unknown"
-    name = name or manifest.counted_split
+    name = name or certificate.counted_split
     if name == "test" and not session.reads_test:
         return "this run reads no test split"
     try:
         rows = read(spec, name)
     except InputError as error:
         return f"its {name} rows are not available: {why_unavailable(error)}"
-    if rows.digest != manifest.data[name]:
+    if rows.digest != certificate.data[name]:
         return f"its {name} rows are not those it was certified on"
     return rows
 
@@ -308,28 +308,28 @@ def check_rows(session: Session, task: str) -> RowsCheck:
         StoreError: if the bank cannot be loaded.
     """
     split = certified_rows(session, task, session.split)
-    manifest = session.store.manifest(task)
-    name: SplitName = manifest.counted_split
+    certificate = session.store.certificate(task)
+    name: SplitName = certificate.counted_split
     if isinstance(split, str):
         return RowsCheck(unreachable=f"task {task!r}: {split}", split=name)
-    models, certified = session.models, manifest.scores[name]
+    models, certified = session.models, certificate.scores[name]
     unscored: tuple[Finding, ...] = ()
     try:
         session.load_metric(task)
     except InputError as error:
         # All predictions and the other scores are compared nevertheless.
         unscored = (Finding(message=f"task {task!r}: {error}", unchecked="score"),)
-        others = {key: value for key, value in certified.scores.items() if key != manifest.metric}
+        others = {key: value for key, value in certified.scores.items() if key != certificate.metric}
         certified = certified.model_copy(update={"scores": others})
     with predicting(models, task, as_committed=True) as (learner, backbone):
         found = evaluate(
             learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder, own_metric=not unscored
         )
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    differs = manifest.environment.differences(now)
+    differs = certificate.environment.differences(now)
     if found == certified or (differs and _close(found.scores, certified.scores)):
         return RowsCheck(unscored, split=name)
-    metric = manifest.metric
+    metric = certificate.metric
     cause = "how it is measured: the Trainer's arguments, the library or the function that computes the scores"
     message = (
         f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"

@@ -68,9 +68,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             continue
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
-        manifest = store.manifest(task)
-        value, status = manifest.score, _MEASURED
-        if task in measured and manifest.is_measured:
+        certificate = store.certificate(task)
+        value, status = certificate.score, _MEASURED
+        if task in measured and certificate.is_measured:
             try:
                 value = _measure(session, task)
             except _NotMeasurable as error:
@@ -82,9 +82,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             if not checks[task].ok:
                 raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
-        if task in unread or not manifest.is_measured:  # not measured if imported without rows
+        if task in unread or not certificate.is_measured:  # not measured if imported without rows
             value, status = None, _NOT_MEASURED
-        cells.append(cell_of(manifest, value, status))
+        cells.append(cell_of(certificate, value, status))
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
@@ -164,7 +164,7 @@ def _readable(session: Session, measured: set[str], certified: set[str]) -> tupl
     if session.reads_test:
         return measured, certified, set()
     store = session.store
-    unread = {task for task in measured if "test" in store.manifest(task).scores}
+    unread = {task for task in measured if "test" in store.certificate(task).scores}
     # A shared bank differs from its certificate, and with evaluate: all no certificate replaces a measurement.
     kept_certified = (
         set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
@@ -187,4 +187,4 @@ def _measure(session: Session, task: str) -> float | None:
         raise _NotMeasurable(str(error)) from error
     with predicting(session.models, task) as (learner, _):
         split_scores = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
-    return split_scores.scores.get(session.store.manifest(task).metric)
+    return split_scores.scores.get(session.store.certificate(task).metric)

@@ -22,7 +22,7 @@ from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder
 from continual_petl.router.task_sums import drawn_rows
-from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.certificate.certificate import ROUTER, Certificate
 from continual_petl.store.folder.results_file import RoutedCell
 from continual_petl.streams.protocols.rules import evaluated_by_label
 
@@ -36,20 +36,20 @@ class RoutedRows:
 
     Args:
         session: the run.
-        manifest: manifest of the task.
+        certificate: the certificate of the task.
         rows: its rows.
         labels: their true labels.
     """
 
-    def __init__(self, session: Session, manifest: Manifest, rows: list[Row], labels: list[Any]) -> None:
-        self.seal = manifest.seal
+    def __init__(self, session: Session, certificate: Certificate, rows: list[Row], labels: list[Any]) -> None:
+        self.seal = certificate.seal
         self.rows = rows
         self.labels = labels
         self.states: States = {}
         self.named: list[Any] | None = None
-        if kind_of(manifest).has_one_label:
-            size = manifest.training.eval_batch_size or manifest.training.batch_size
-            predictions = Predictor(session.models).predict_each(rows, [manifest.task] * len(rows), batch_size=size)
+        if kind_of(certificate).has_one_label:
+            size = certificate.training.eval_batch_size or certificate.training.batch_size
+            predictions = Predictor(session.models).predict_each(rows, [certificate.task] * len(rows), batch_size=size)
             self.named = [prediction.value for prediction in predictions]
 
 
@@ -71,49 +71,49 @@ def routed_cells(
         Interrupted: between two tasks, if a stop was requested.
     """
     store, tasks = session.store, list(tasks)
-    manifests = {task: manifest for task in tasks if ROUTER in (manifest := store.manifest(task)).files}
-    if not manifests:
+    certificates = {task: certificate for task in tasks if ROUTER in (certificate := store.certificate(task)).files}
+    if not certificates:
         return (), []
     try:
         finder = task_finder(session.models)
     except InputError as error:
         return (), [f"rows without a task name were not evaluated: {error}"]
     cells = []
-    for task, manifest in manifests.items():
+    for task, certificate in certificates.items():
         if request is not None:
             request.stop_here(f"while rows of task {task!r} were being routed; the task is committed")
-        if (rows := _rows(session, manifest)) is not None:
-            cells.append(_cell(session, finder, manifest, rows))
+        if (rows := _rows(session, certificate)) is not None:
+            cells.append(_cell(session, finder, certificate, rows))
     return tuple(cells), [notice for cell in cells[-1:] if cell.task == tasks[-1] for notice in _low(cell)]
 
 
-def _rows(session: Session, manifest: Manifest) -> RoutedRows | None:
-    task, kept = manifest.task, _kept.setdefault(session, OrderedDict())
-    if task not in kept or kept[task].seal != manifest.seal:
+def _rows(session: Session, certificate: Certificate) -> RoutedRows | None:
+    task, kept = certificate.task, _kept.setdefault(session, OrderedDict())
+    if task not in kept or kept[task].seal != certificate.seal:
         checked = certified_rows(session, task, session.rows)
         if isinstance(checked, str):
             return None
-        chosen = checked.take(np.asarray(drawn_rows(len(checked), manifest.seed), dtype=np.int64))
+        chosen = checked.take(np.asarray(drawn_rows(len(checked), certificate.seed), dtype=np.int64))
         rows: list[Row] = chosen.inputs
         if (beside := chosen.pairs or chosen.options) is not None:
             rows = list(zip(chosen.inputs, beside, strict=True))
-        kept[task] = RoutedRows(session, manifest, rows, chosen.names)
+        kept[task] = RoutedRows(session, certificate, rows, chosen.names)
         while len(kept) > _MAX_KEPT:
             kept.popitem(last=False)
     return kept[task]
 
 
-def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: RoutedRows) -> RoutedCell:
+def _cell(session: Session, finder: TaskFinder, certificate: Certificate, rows: RoutedRows) -> RoutedCell:
     rows.states = finder.states(session.models, rows.rows, known=rows.states)
     routes = finder.routes(rows.rows, rows.states)
-    own = [route.task == manifest.task for route in routes]
+    own = [route.task == certificate.task for route in routes]
     right = None if rows.named is None else _right(session, rows, rows.named, routes, own)
     known = [not route.unknown for route in routes]
     chosen = Counter(route.task for route in routes)
     return RoutedCell(
-        task=manifest.task,
-        index=session.store.link(manifest.task).index,
-        split=manifest.counted_split,
+        task=certificate.task,
+        index=session.store.link(certificate.task).index,
+        split=certificate.counted_split,
         num_examples=len(routes),
         chosen=dict(sorted(chosen.items(), key=lambda each: (-each[1], each[0]))),
         unknown=known.count(False),

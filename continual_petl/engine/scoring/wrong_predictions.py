@@ -21,7 +21,7 @@ from continual_petl.kind import Kind, kind_of
 from continual_petl.learner.task_bank import head_of
 from continual_petl.predictor.row_checks import in_words
 from continual_petl.report.wrong_predictions import WrongPredictions, WrongRow
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.preparation.prepare import encode_split
@@ -43,41 +43,41 @@ def wrong_predictions(session: Session, task: str, limit: int) -> WrongPredictio
 
 
 def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredictions:
-    manifest = session.store.manifest(task)
-    known = WrongPredictions(task=task, split=manifest.counted_split)
-    if manifest.generation is not None:
+    certificate = session.store.certificate(task)
+    known = WrongPredictions(task=task, split=certificate.counted_split)
+    if certificate.generation is not None:
         return _without(known, "it generates text, which gets a score instead of being right or wrong")
     checked = certified_rows(session, task, session.rows)
     if isinstance(checked, str):
         return _without(known, checked)
     models, trainer = session.models, session.spec.trainer
-    rows = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images).rows
+    rows = encode_split(checked, models.tokenizer, certificate.max_length, images=models.images).rows
     with predicting(models, task, as_committed=True) as (learner, _):
         outputs = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
-    if kind_of(manifest).per_word:
-        assert manifest.labels is not None
-        places, all_wrong = _wrong_tags(checked, rows, outputs, manifest.labels, limit)
+    if kind_of(certificate).per_word:
+        assert certificate.labels is not None
+        places, all_wrong = _wrong_tags(checked, rows, outputs, certificate.labels, limit)
     else:
-        outputs_NC, kind = torch.stack(outputs).cpu(), kind_of(manifest)
+        outputs_NC, kind = torch.stack(outputs).cpu(), kind_of(certificate)
         if kind.extracts:
             errors_N = _wrong_texts(kind, outputs_NC, rows)
         else:
             errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
         shown = order[:limit]
-        predicted = in_words(outputs_NC[shown], manifest, models, rows, shown)
-        places = {n: _row(checked, n, each, manifest) for n, each in zip(shown, predicted, strict=True)}
+        predicted = in_words(outputs_NC[shown], certificate, models, rows, shown)
+        places = {n: _row(checked, n, each, certificate) for n, each in zip(shown, predicted, strict=True)}
         all_wrong = len(order)
-    keys = kind_of(manifest).row_columns(pair=manifest.pair, options=manifest.options_from == "row")
-    columns = checked.task.columns.read_by(manifest.kind)
+    keys = kind_of(certificate).row_columns(pair=certificate.pair, options=certificate.options_from == "row")
+    columns = checked.task.columns.read_by(certificate.kind)
     return WrongPredictions(
         task=task,
-        split=manifest.counted_split,
+        split=certificate.counted_split,
         columns=tuple(str(columns.get(key, columns.get("messages"))) for key in keys),
         rows=tuple(places.values()),
         num_wrong=all_wrong,
         num_rows=len(checked),
-        by_error=kind_of(manifest).has_numbers,
+        by_error=kind_of(certificate).has_numbers,
     )
 
 
@@ -96,7 +96,7 @@ def _wrong_texts(kind: Kind, outputs_NC: Tensor, rows: TokenisedRows) -> Tensor:
     return torch.tensor([float(not kind.is_right(found, references)) for found, references in pairs])
 
 
-def _row(checked: Checked, number: int, prediction: Prediction, manifest: Manifest) -> WrongRow:
+def _row(checked: Checked, number: int, prediction: Prediction, certificate: Certificate) -> WrongRow:
     probability, value = prediction.details.get("probability"), prediction.value
     assert value is not None
     if isinstance(value, str) and prediction.probabilities is not None:
@@ -105,8 +105,8 @@ def _row(checked: Checked, number: int, prediction: Prediction, manifest: Manife
     return WrongRow(
         row=number + 1,
         given=_given(checked, number),
-        correct=clipped(_in_words(correct, manifest)),
-        predicted=clipped(_in_words(value, manifest)),
+        correct=clipped(_in_words(correct, certificate)),
+        predicted=clipped(_in_words(value, certificate)),
         probability=probability,
     )
 
@@ -150,10 +150,10 @@ def _shown(value: Any) -> str:
     return os.fspath(path) if isinstance(path, str | os.PathLike) else "an image without a path"
 
 
-def _in_words(value: str | float | list[str], manifest: Manifest) -> str:
+def _in_words(value: str | float | list[str], certificate: Certificate) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "(none)"
-    return number_in_words(value, manifest.targets) if isinstance(value, float) else value or "(none)"
+    return number_in_words(value, certificate.targets) if isinstance(value, float) else value or "(none)"
 
 
 def _without(known: WrongPredictions, why: str) -> WrongPredictions:

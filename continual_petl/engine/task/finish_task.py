@@ -93,8 +93,8 @@ def finish_task(
 def _done(session: Session, learned: WatchedTask) -> TaskLine:
     """Return the line that marks a task as done."""
     store, models, task = session.store, session.models, learned.name
-    link, manifest = store.link(task), store.manifest(task)
-    choice, backbone = manifest.start, models.backbone_of(task)
+    link, certificate = store.link(task), store.certificate(task)
+    choice, backbone = certificate.start, models.backbone_of(task)
     return TaskLine(
         task=task,
         index=link.index,
@@ -102,5 +102,5 @@ def _done(session: Session, learned: WatchedTask) -> TaskLine:
         seconds=dict(learned.seconds),
         checks=dict(learned.num_checks),
         gain=None if choice is None else choice.gain,
-        exports=announced(store.plan(task), backbone, models.tokenizer, manifest.max_length),
+        exports=announced(store.plan(task), backbone, models.tokenizer, certificate.max_length),
     )

@@ -58,7 +58,7 @@ def pass_gate(
     checks, num_full = list[TaskCheck](), 0
     for name in (each for each in earlier if each in chosen):
         # None if this run has no backbone in the task's precision; `Run.verify` loads one.
-        backbone = models.backbones.get(store.manifest(name).environment.precision)
+        backbone = models.backbones.get(store.certificate(name).environment.precision)
         check = row.checks.get(name) or check_task(store, name, backbone, probe=policy != "digests")
         raise_if_changed(check.findings)
         checks.append(check)
@@ -75,14 +75,14 @@ def pass_gate(
 
 
 def _check_cell(session: Session, after: str, cell: MeasuredScore) -> None:
-    manifest = session.store.manifest(cell.task)
-    backbone = session.models.backbones[manifest.environment.precision]
+    certificate = session.store.certificate(cell.task)
+    backbone = session.models.backbones[certificate.environment.precision]
     now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    first = manifest.scores[cell.split].scores.get(manifest.metric)
-    same_environment = not manifest.environment.differences(now)
+    first = certificate.scores[cell.split].scores.get(certificate.metric)
+    same_environment = not certificate.environment.differences(now)
     if same_environment and cell.value != first:
         raise ForgettingError(
-            f"task {cell.task!r}: its {manifest.metric} on its {cell.split} split was {first!r} when it was "
+            f"task {cell.task!r}: its {certificate.metric} on its {cell.split} split was {first!r} when it was "
             f"learned and is {cell.value!r} after {after!r}. Its certificate holds and its rows are the same, so "
             "check how it is measured: the Trainer's arguments, a callback, the library that computes the scores."
         )

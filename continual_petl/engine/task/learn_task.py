@@ -32,8 +32,8 @@ from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
+from continual_petl.store.certificate.certificate import LearnedTask
 from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
-from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.progress import read_bank, seconds_so_far, write_bank

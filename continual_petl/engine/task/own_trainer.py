@@ -29,8 +29,8 @@ from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError, counted, known_names
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.fit import Fit
+from continual_petl.store.certificate.certificate import LearnedTask
 from continual_petl.store.certificate.history import Curve, History
-from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.values import Origin
 from continual_petl.store.commit import TrainedBank
 from continual_petl.store.open_run import check_local
@@ -133,7 +133,7 @@ def _check_new(session: Session, data: TaskDataModule, fit: Fit) -> None:
     problems.found += protocol_problems(session, {name: data.data.labels}, [name])
     problems.raise_all()
     for other, digest in fit.parents.items():
-        if not store.has(other) or store.manifest(other).digest != digest:
+        if not store.has(other) or store.certificate(other).digest != digest:
             has = "has another one" if store.has(other) else "does not have it"
             raise InputError(
                 f"task {name!r}: its bank starts from or reads the bank of {other!r} as it was in memory, but the run "

@@ -275,13 +275,13 @@ def _is_as_asked(session: Session, name: str, pending: set[str]) -> bool:
 
     It was not if its bank started from one that will be replaced.
     """
-    manifest, task = session.store.manifest(name), _task(session, name)
-    start = manifest.bank.start_from
+    certificate, task = session.store.certificate(name), _task(session, name)
+    start = certificate.bank.start_from
     if pending and (start == AUTO or not pending.isdisjoint(named_parents(start))):
         return False
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train, data.tags)
-    return dict(data.digests) == manifest.data and not plan.differs(manifest)
+    return dict(data.digests) == certificate.data and not plan.differs(certificate)
 
 
 def _stream_settings(session: Session, name: str) -> str:

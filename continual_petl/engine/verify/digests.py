@@ -45,7 +45,7 @@ class DigestChecker:
 
     def _check(self, task: str) -> TaskCheck:
         try:
-            self.other_seed |= self.store.manifest(task).seed != derive_seed(self._seed, task)
+            self.other_seed |= self.store.certificate(task).seed != derive_seed(self._seed, task)
         except StoreError as error:
             return failed_check(task, str(error))
         return check_task(self.store, task, None, probe=False)
@@ -92,8 +92,8 @@ def verify_digests(
 def with_metric(store: Store, check: TaskCheck) -> TaskCheck:
     """Add a finding if the code of the task's own metric is missing or differs; predictions do not need this code."""
     with suppress(StoreError):
-        if store.has(check.task) and (code := (manifest := store.manifest(check.task)).metric_code):
-            problem = code_problem(manifest.metric, code)
+        if store.has(check.task) and (code := (certificate := store.certificate(check.task)).metric_code):
+            problem = code_problem(certificate.metric, code)
             if problem is not None and not any(problem in known for known in check.problems):
                 finding = Finding(message=f"task {check.task!r}: {problem}", unchecked="score")
                 return replace(check, findings=(*check.findings, finding))

@@ -134,7 +134,7 @@ class Checker:
 
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
         self._session, self._indexed, self._data = session, indexed, data
-        # A store with empty caches: everything is read from disk, every manifest included if the index is not used.
+        # A store with empty caches: everything is read from disk, every certificate included if the index is not used.
         self.store = Store(session.store.folder, indexed=indexed)
         self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
         self.other_seed = False
@@ -186,16 +186,16 @@ class Checker:
     def _check_now(self, task: str, in_chain: bool) -> TaskCheck:
         try:
             self.other_seed |= bool(other_seeds(self.store, self._session.spec.seed, [task]))
-            manifest = self.store.manifest(task)
-            backbone, findings = self._backbone(manifest.environment.precision)
+            certificate = self.store.certificate(task)
+            backbone, findings = self._backbone(certificate.environment.precision)
             if backbone is not None:
-                findings += tuple(Finding(message=text) for text in self._session.models.check_preparation(manifest))
+                findings += tuple(Finding(message=text) for text in self._session.models.check_preparation(certificate))
         except (InputError, StoreError) as error:
             return failed_check(task, str(error))
         check = check_task(self.store, task, backbone)
         check = replace(check, findings=(*findings, *check.findings))
         if self._data and not check.findings and in_chain:
-            if not manifest.is_measured:
+            if not certificate.is_measured:
                 return replace(check, how=f"{check.how}, and no rows, since it was imported without any")
             from continual_petl.engine.scoring.evaluate import check_rows  # imports Lightning
 

@@ -28,7 +28,7 @@ def drawn(task: TaskFacts) -> Drawing | None:
     history = task.history
     if history is None:
         return None
-    unit = "" if task.manifest.targets is None else ", in squared deviations of the targets"
+    unit = "" if task.certificate.targets is None else ", in squared deviations of the targets"
     return drawn_curve(history.curve, task.link.metric, history.kept, f"training loss{unit}")
 
 

@@ -37,7 +37,7 @@ def words(task: TaskFacts) -> str:
         )
         if found.others:
             caption += f"; {found.others:,} {unit} in the least frequent cells are counted but not shown"
-        if len(task.manifest.labels or ()) > MAX_LABELS:
+        if len(task.certificate.labels or ()) > MAX_LABELS:
             caption += f". The {MAX_LABELS} labels with the most errors are shown"
     elif isinstance(found, Points):
         caption += (
@@ -46,7 +46,7 @@ def words(task: TaskFacts) -> str:
     elif isinstance(found, PerLabel):
         right, wrong, missed = (sum(counts) for counts in zip(*found.counts, strict=True))
         caption += f": {right:,} labels correct, {wrong:,} wrong, {missed:,} missed"
-        if len(task.manifest.labels or ()) > MAX_LABELS:
+        if len(task.certificate.labels or ()) > MAX_LABELS:
             caption += f". The {MAX_LABELS} most frequent labels are shown"
     return caption + "."
 
@@ -55,7 +55,7 @@ def words(task: TaskFacts) -> str:
 def drawn(task: TaskFacts) -> Drawing | None:
     """Return the predictions on the reported split; None without a history, and for generated texts."""
     found = task.answered
-    labels = task.manifest.labels or ()
+    labels = task.certificate.labels or ()
     if isinstance(found, Confusion):
         return _confusion(found, labels)
     if isinstance(found, Points):

@@ -72,14 +72,14 @@ def _details(task: TaskFacts, place: int) -> str:
 
 
 def _cards(task: TaskFacts, place: int) -> list[Card]:
-    manifest = task.manifest
-    note = f"{manifest.metric} on {counted(manifest.num_examples, 'row')} of its {task.link.split} split"
-    if not manifest.is_measured:
+    certificate = task.certificate
+    note = f"{certificate.metric} on {counted(certificate.num_examples, 'row')} of its {task.link.split} split"
+    if not certificate.is_measured:
         note = "not measured: imported without rows"
     return [
         Card(name="score", value=number(task.link.score), note=note),
         *_error_cards(task),
-        Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
+        Card(name="kind", value=certificate.kind, note="pairs of texts" if certificate.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.link.bank}"),
         Card(name="position", value=str(place + 1), note="in the order tasks were learned"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
@@ -96,7 +96,7 @@ def _error_cards(task: TaskFacts) -> list[Card]:
 
 
 def _tables(task: TaskFacts) -> list[Table]:
-    manifest = task.manifest
+    certificate = task.certificate
     rows = [
         [
             TableCell(text=split),
@@ -104,25 +104,25 @@ def _tables(task: TaskFacts) -> list[Table]:
             TableCell(text=measure(name, value), sort=value, kind="number"),
             TableCell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
         ]
-        for split, s in manifest.scores.items()
+        for split, s in certificate.scores.items()
         for name, value in s.scores.items()
     ]
     tables = [_settings(task), Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
-    if manifest.labels:
-        tables.append(_label_table(task, manifest.labels))
+    if certificate.labels:
+        tables.append(_label_table(task, certificate.labels))
     return tables
 
 
 def _settings(task: TaskFacts) -> Table:
     """Return what the task was learned with; see `continual_petl.report.task_settings`."""
-    settings = settings_in_words(task.manifest, task.history)
+    settings = settings_in_words(task.certificate, task.history)
     rows = [[TableCell(text=name), TableCell(text=value)] for name, value in settings.items()]
     return Table(caption="Settings", heads=("setting", "value"), rows=rows)
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     """Return the labels, each with its support, predictions and correct predictions, if known."""
-    weights, counts = task.manifest.class_weights, _counts(task.answered, len(labels))
+    weights, counts = task.certificate.class_weights, _counts(task.answered, len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
     for place, label in enumerate(labels[:MAX_LABELS]):
@@ -151,6 +151,6 @@ def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int
 
 
 def _specification(task: TaskFacts) -> dict[str, object]:
-    manifest = task.manifest
-    content = manifest.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
-    return {**content, "num_tensors": len(manifest.tensors), "seal": manifest.seal}
+    certificate = task.certificate
+    content = certificate.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
+    return {**content, "num_tensors": len(certificate.tensors), "seal": certificate.seal}

@@ -1,1 +1,1 @@
-"""The records kept about a bank: manifest, chain, tombstone, history, findings."""
+"""The records kept about a bank: certificate, chain, tombstone, history, findings."""

@@ -15,13 +15,13 @@ from pydantic import Field
 from continual_petl._strict_model import StrictModel
 from continual_petl.banks.config.descriptions import in_short, in_words
 from continual_petl.banks.config.presets import preset_of
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tombstone import Removed, Tombstone
 from continual_petl.store.certificate.values import Digest, Index
 
 
 class Link(StrictModel, strict=True):
-    """What the chain and lists of tasks need to know about an entry; much smaller than a manifest."""
+    """What the chain and lists of tasks need to know about an entry; much smaller than a certificate."""
 
     index: Index
     seal: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
@@ -44,7 +44,7 @@ class Link(StrictModel, strict=True):
     split: Literal["validation", "test"] = "validation"
     """The reported split."""
     errors: Mapping[str, float] = {}
-    """Errors of a regression on this split; see `Manifest.errors`."""
+    """Errors of a regression on this split; see `Certificate.errors`."""
     parameters: Mapping[str, int] = {}
     """Number of parameters by part."""
     digest: str = ""
@@ -57,14 +57,14 @@ class Link(StrictModel, strict=True):
     """Short description of the bank."""
 
 
-def link_of(manifest: Manifest) -> Link:
+def link_of(certificate: Certificate) -> Link:
     """Return the link of a certificate."""
-    bank = manifest.bank
+    bank = certificate.bank
     same = ("index", "seal", "predecessor", "task", "kind", "metric", "score", "errors", "parameters", "digest")
     return Link(
-        **{name: getattr(manifest, name) for name in same},
+        **{name: getattr(certificate, name) for name in same},
         shared=bank.scope == "shared",
-        split=manifest.counted_split,
+        split=certificate.counted_split,
         preset=preset_of(bank),
         bank=in_words(bank),
         short=in_short(bank),

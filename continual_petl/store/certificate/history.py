@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import HISTORY, Manifest
+from continual_petl.store.certificate.certificate import HISTORY, Certificate
 from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.atomic import json_bytes, write_file
 from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse_json, read_file
@@ -134,24 +134,24 @@ def write_history(path: Path, history: History) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_history(path: Path, manifest: Manifest) -> History:
+def read_history(path: Path, certificate: Certificate) -> History:
     """Return a task's history.
 
     Args:
         path: the file.
-        manifest: manifest of the task.
+        certificate: the certificate of the task.
 
     Raises:
         StoreError: if it is not the one that was certified.
     """
-    what = f"task {manifest.task!r}"
+    what = f"task {certificate.task!r}"
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         raise StoreError(
             f"{what}: {path} is missing. No prediction depends on it, but the certificate covers it: restore it from a copy."
         ) from None
-    if hashlib.sha256(content).hexdigest() != manifest.files[HISTORY]:
+    if hashlib.sha256(content).hexdigest() != certificate.files[HISTORY]:
         raise StoreError(
             f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
             "No prediction depends on it, but its content can no longer be trusted: restore it from a copy."

@@ -16,8 +16,8 @@ from pathlib import Path
 from safetensors import SafetensorError, deserialize
 
 from continual_petl.errors import StoreError
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.finding import Damaged, Finding
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import StoredTensor, TensorEntry
 from continual_petl.store.files.reading import read_file
 
@@ -91,20 +91,20 @@ def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -
     return tensors
 
 
-def certified_tensors(path: Path, manifest: Manifest) -> dict[str, StoredTensor]:
-    """Return a bank's stored tensors, each checked against its digest in the manifest.
+def certified_tensors(path: Path, certificate: Certificate) -> dict[str, StoredTensor]:
+    """Return a bank's stored tensors, each checked against its digest in the certificate.
 
     Raises:
         StoreError: naming the first tensor that is missing, unexpected or changed.
     """
-    what = f"task {manifest.task!r}"
+    what = f"task {certificate.task!r}"
     try:
-        tensors = read_tensors(path, max_file_bytes(manifest.tensors), manifest.files[path.name], what)
+        tensors = read_tensors(path, max_file_bytes(certificate.tensors), certificate.files[path.name], what)
     except Damaged as damage:
         # An error that names the changed tensor is more useful than one about the digest of the file.
-        check_digests(damage.tensors, manifest.tensors, path, what)
+        check_digests(damage.tensors, certificate.tensors, path, what)
         raise
-    check_digests(tensors, manifest.tensors, path, what)
+    check_digests(tensors, certificate.tensors, path, what)
     return tensors
 
 
@@ -118,13 +118,13 @@ def check_digests(
 ) -> None:
     """Raise `Damaged`, naming the first tensor, unless these are exactly the certified tensors."""
     for name in sorted(tensors.keys() ^ entries.keys()):
-        state = "is in the manifest but not in the file" if name in entries else "is not in the manifest"
+        state = "is in the certificate but not in the file" if name in entries else "is not in the certificate"
         raise Damaged(
             Finding(
-                message=f"{what}: {path}: tensor {name} {state}; the file or the manifest was replaced",
+                message=f"{what}: {path}: tensor {name} {state}; the file or the certificate was replaced",
                 file=str(path),
                 tensor=name,
-                cause="the file or the manifest was replaced",
+                cause="the file or the certificate was replaced",
             )
         )
     for name in sorted(tensors):

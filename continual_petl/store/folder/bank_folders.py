@@ -1,7 +1,7 @@
 """The bank folders and tombstones of a run folder. Each file is read once, and again only if it has changed.
 
-The facts that the chain and listings need about a bank may come from the index while the bank's manifest is unchanged; as
-soon as a manifest contradicts the index, the whole index is ignored.
+The facts that the chain and listings need about a bank may come from the index while the bank's certificate is unchanged; as
+soon as a certificate contradicts the index, the whole index is ignored.
 
 `BankFolders` does not guard against concurrent changes. `Store`, which other code uses, does so with `consistently`.
 """
@@ -17,14 +17,14 @@ from weakref import WeakValueDictionary
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate import chain
+from continual_petl.store.certificate.certificate import Certificate, read_certificate
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import Manifest, read_manifest
 from continual_petl.store.certificate.tombstone import Tombstone, read_tombstone
 from continual_petl.store.files.reading import Stamp, entries, refuse_link, stamp_of
 from continual_petl.store.folder.index import Entries, Entry, add_to_index, index_file, read_index, write_index
 from continual_petl.store.folder.results_file import was_committed
 
-MAX_MANIFESTS = 64
+MAX_CERTIFICATES = 64
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -38,22 +38,22 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        max_manifests: number of manifests to keep in memory, besides those that cached banks or other objects hold.
-        indexed: whether the index may be used; without it, every manifest is read and checked.
+        max_certificates: number of certificates to keep in memory, besides those that cached banks or other objects hold.
+        indexed: whether the index may be used; without it, every certificate is read and checked.
     """
 
-    def __init__(self, folder: Path, *, max_manifests: int = MAX_MANIFESTS, indexed: bool = True) -> None:
+    def __init__(self, folder: Path, *, max_certificates: int = MAX_CERTIFICATES, indexed: bool = True) -> None:
         self.folder = folder
         self.banks = folder / "banks"
         self.tombstone_folder = folder / "tombstones"
         self.stream_file = folder / "stream.yaml"
         self.results_file = folder / "results.jsonl"
         self.pin_file = folder / "backbone.json"
-        self._max_manifests = max_manifests
-        self._manifests: OrderedDict[str, Manifest] = OrderedDict()
-        self._in_use: WeakValueDictionary[str, Manifest] = WeakValueDictionary()
+        self._max_certificates = max_certificates
+        self._certificates: OrderedDict[str, Certificate] = OrderedDict()
+        self._in_use: WeakValueDictionary[str, Certificate] = WeakValueDictionary()
         self._entries: Entries = {}
-        """Entries of the manifests that have been read."""
+        """Entries of the certificates that have been read."""
         self._indexed: Entries | None = None if indexed else {}
         """The content of the index; None until it is read."""
         self._noted = False
@@ -113,7 +113,7 @@ class BankFolders:
         return self._tombstones[path][1]
 
     def link(self, task: str) -> Link:
-        """Return the link of one bank folder; its manifest is read again only if the file has changed."""
+        """Return the link of one bank folder; its certificate is read again only if the file has changed."""
         return self._entry(task)[1]
 
     def _entry(self, task: str) -> Entry:
@@ -121,26 +121,26 @@ class BankFolders:
         known = self._known(task)
         if known is not None and known[0] == signature:
             return known
-        self._manifests.pop(task, None)
+        self._certificates.pop(task, None)
         self._in_use.pop(task, None)
         return self._read(task, signature)[1]
 
-    def manifest(self, task: str) -> Manifest:
-        """Return a learned task's manifest."""
+    def certificate(self, task: str) -> Certificate:
+        """Return a learned task's certificate."""
         self.link(task)
-        manifest = self._in_use.get(task)
-        if manifest is None:
+        certificate = self._in_use.get(task)
+        if certificate is None:
             return self._read(task, stamp_of(self.bank_folder(task) / "bank.json"))[0]
-        self._keep(manifest)
-        return manifest
+        self._keep(certificate)
+        return certificate
 
-    def _keep(self, manifest: Manifest) -> None:
-        self._manifests[manifest.task] = self._in_use[manifest.task] = manifest
-        self._manifests.move_to_end(manifest.task)
-        while len(self._manifests) > self._max_manifests:
-            self._manifests.popitem(last=False)
+    def _keep(self, certificate: Certificate) -> None:
+        self._certificates[certificate.task] = self._in_use[certificate.task] = certificate
+        self._certificates.move_to_end(certificate.task)
+        while len(self._certificates) > self._max_certificates:
+            self._certificates.popitem(last=False)
 
-    def _read(self, task: str, signature: Stamp) -> tuple[Manifest, Entry]:
+    def _read(self, task: str, signature: Stamp) -> tuple[Certificate, Entry]:
         path = self.bank_folder(task) / "bank.json"
         refuse_link(path.parent)
         if os.path.isfile(path.parent):
@@ -151,22 +151,24 @@ class BankFolders:
             raise StoreError(
                 f"task {task!r}: {path.parent} is missing; the task was never learned in this run, or was forgotten"
             )
-        manifest = read_manifest(path)
-        if manifest.task != task:
-            raise StoreError(f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied")
-        self._keep(manifest)
-        before, entry = self._known(task), (signature, chain.link_of(manifest))
+        certificate = read_certificate(path)
+        if certificate.task != task:
+            raise StoreError(
+                f"{path}: this is the certificate of task {certificate.task!r}; a folder was renamed or copied"
+            )
+        self._keep(certificate)
+        before, entry = self._known(task), (signature, chain.link_of(certificate))
         self._entries[task] = entry
         if before is not None and before[1] != entry[1]:
             self._reread(task)
         indexed = (self._indexed or {}).get(task)
         if indexed is not None and indexed[0] == signature and indexed != entry:
-            # The index was not made from this manifest, so none of it can be trusted.
+            # The index was not made from this certificate, so none of it can be trusted.
             self._indexed, self._noted = {}, False
-        return manifest, entry
+        return certificate, entry
 
     def _reread(self, task: str) -> None:
-        """Called when a bank's manifest has changed since it was last read; does nothing in this class."""
+        """Called when a bank's certificate has changed since it was last read; does nothing in this class."""
 
     def note(self, task: str) -> None:
         """Add a newly committed bank to the index, and any other banks missing from it.

@@ -1,12 +1,12 @@
-"""The index: a hidden file with what the chain and the task list need to know about each bank, to avoid reading manifests.
+"""The index: a hidden file with what the chain and the task list need to know about each bank, to avoid reading certificates.
 
-It is only a cache. An entry is valid while its manifest is unchanged: same inode, size, change time and modification time.
-If there is no index, or it was copied, damaged or written by another release, the manifests are read instead. A forged line
-with a valid digest is trusted until its manifest is read; `verify` never reads the index.
+It is only a cache. An entry is valid while its certificate is unchanged: same inode, size, change time and modification time.
+If there is no index, or it was copied, damaged or written by another release, the certificates are read instead. A
+forged line with a valid digest is trusted until its certificate is read; `verify` never reads the index.
 
 ``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with the number of commits;
 if several lines are about the same task, the last one counts. Nothing is flushed to disk, and a failed write is harmless:
-entries that are missing here are read from manifests.
+entries that are missing here are read from certificates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEYS = _NAMES.keys() | {"version", "release", "file", "summary"}
 _SUMMARY = Link.model_fields.keys() - set(_NAMES.values()) - {"tombstone", "lost", "aside"}
 
 Entry = tuple[Stamp, Link]
-"""Identity of the manifest file that a link was read from, and the link."""
+"""Identity of the certificate file that a link was read from, and the link."""
 Entries = dict[str, Entry]
 
 
@@ -107,7 +107,7 @@ def _entry(line: bytes) -> Entry | None:
         if content.keys() != _KEYS or (content["version"], content["release"]) != (_VERSION, VERSION):
             return None
         file, summary = content["file"], content["summary"]
-        # A signature of zeros means that the manifest does not exist.
+        # A signature of zeros means that the certificate does not exist.
         is_signature = len(file) == 4 and all(type(number) is int for number in file) and any(file[1:])
         if seal != seal_of(content) or not is_signature or summary.keys() != _SUMMARY or not content["certificate"]:
             return None

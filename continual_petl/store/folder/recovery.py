@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.files.atomic import explain_refusals, remove_unfinished, sync_folder
 from continual_petl.store.folder.bank_folders import BankFolders
@@ -63,5 +63,5 @@ def _put_back(store: BankFolders, stone: Tombstone) -> None:
 
 def _seal_of(folder: Path) -> str | None:
     with suppress(StoreError):
-        return read_manifest(folder / "bank.json").seal
+        return read_certificate(folder / "bank.json").seal
     return None

@@ -16,8 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from continual_petl._strict_model import StrictModel
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import append_lines, line_bytes
 from continual_petl.store.files.reading import parse_json, read_lines, read_tail
@@ -101,15 +101,15 @@ Line = RowLine | TaskLine
 _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
 
 
-def cell_of(manifest: Manifest, value: float | None, status: Status) -> MeasuredScore:
+def cell_of(certificate: Certificate, value: float | None, status: Status) -> MeasuredScore:
     """Return the cell of a learned task, with the score that its bank has now or that its certificate holds."""
     return MeasuredScore(
-        task=manifest.task,
-        index=manifest.index,
-        split=manifest.counted_split,
-        metric=manifest.metric,
+        task=certificate.task,
+        index=certificate.index,
+        split=certificate.counted_split,
+        metric=certificate.metric,
         value=value,
-        num_examples=manifest.num_examples,
+        num_examples=certificate.num_examples,
         status=status,
     )
 

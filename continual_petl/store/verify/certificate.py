@@ -55,7 +55,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         except StoreError as error:
             if str(error) not in {
                 finding.message for finding in findings
-            }:  # an unreadable manifest is reported only once
+            }:  # an unreadable certificate is reported only once
                 findings = [*findings, error.finding if isinstance(error, Damaged) else Finding(message=str(error))]
     return TaskCheck(
         task=task,

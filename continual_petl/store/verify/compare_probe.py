@@ -14,9 +14,9 @@ from continual_petl.digests import same_bits
 from continual_petl.errors import StoreError
 from continual_petl.kind import kind_of
 from continual_petl.learner.task_bank import TaskBank, head_of
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.dependencies import read_banks
 from continual_petl.store.store import Store
@@ -36,22 +36,22 @@ def compare_probe(store: Store, task: str, backbone: Backbone) -> tuple[float, s
         StoreError: if bank, probe and backbone do not belong together, or one of them is damaged.
     """
     inputs, certified = certified_probe(store, task)
-    manifest = store.manifest(task)
+    certificate = store.certificate(task)
     bank = store.load_bank(task, backbone).to(backbone.model.device)
-    with attending(backbone, manifest.environment.attention) as as_learned:
-        return _compare(manifest, as_learned, bank, inputs, certified)
+    with attending(backbone, certificate.environment.attention) as as_learned:
+        return _compare(certificate, as_learned, bank, inputs, certified)
 
 
 def _compare(
-    manifest: Manifest, backbone: Backbone, bank: Bank, inputs: dict[str, Tensor], certified: Mapping[str, Tensor]
+    certificate: Certificate, backbone: Backbone, bank: Bank, inputs: dict[str, Tensor], certified: Mapping[str, Tensor]
 ) -> tuple[float, str, list[Finding]]:
-    check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+    check_probe(certificate, backbone, inputs, certified[OUTPUTS])
     try:
-        own = TaskBank(backbone, manifest, bank)
+        own = TaskBank(backbone, certificate, bank)
         found, decoded = replay(own, inputs), decode_probe(own, inputs).get(DECODED)
     except _REFUSED as error:
         raise StoreError(
-            f"task {manifest.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
+            f"task {certificate.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
             "probe.safetensors do not belong together"
         ) from error
     same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
@@ -61,11 +61,11 @@ def _compare(
     # Equal infinities, for options that a row does not have, do not differ.
     same_form = found.shape == outputs.shape
     difference = float((found - outputs).masked_fill(found == outputs, 0.0).abs().max()) if same_form else float("nan")
-    differs = manifest.environment.differences(
+    differs = certificate.environment.differences(
         current_environment(backbone.model.device, backbone.precision, backbone.attention)
     )
-    allowed = tolerance(manifest.kind, backbone.precision)
-    kind = kind_of(manifest)
+    allowed = tolerance(certificate.kind, backbone.precision)
+    kind = kind_of(certificate)
     same_answers = not (kind.has_labels or kind.chooses) or torch.equal(
         head_of(bank).predictions(found), head_of(bank).predictions(outputs)
     )
@@ -78,7 +78,7 @@ def _compare(
         (OUTPUTS, found, outputs) if not same_bits(found, outputs) else (DECODED, decoded, certified[DECODED])
     )
     assert one is not None
-    return difference, "digests and probe", [_different(manifest.task, name, one, other, difference, cause)]
+    return difference, "digests and probe", [_different(certificate.task, name, one, other, difference, cause)]
 
 
 def _different(task: str, name: str, found: Tensor, certified: Tensor, difference: float, cause: str) -> Finding:
@@ -105,15 +105,15 @@ def _form(tensor: Tensor) -> str:
 
 def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) -> Finding:
     """Return the finding about a bank's file, extended by the changed bank's probe outputs if they can still be computed."""
-    finding, manifest = damage.finding, store.manifest(task)
+    finding, certificate = damage.finding, store.certificate(task)
     try:
         inputs, certified = certified_probe(store, task)
-        check_probe(manifest, backbone, inputs, certified[OUTPUTS])
-        check_fits(manifest, backbone, manifest.tensors)
-        bank = filled_bank(manifest, backbone, as_tensors(damage.tensors))
-        bank.read(read_banks(store, manifest, manifest.reads))
-        with attending(backbone, manifest.environment.attention) as as_learned:
-            found = replay(TaskBank(as_learned, manifest, bank.to(backbone.model.device)), inputs)
+        check_probe(certificate, backbone, inputs, certified[OUTPUTS])
+        check_fits(certificate, backbone, certificate.tensors)
+        bank = filled_bank(certificate, backbone, as_tensors(damage.tensors))
+        bank.read(read_banks(store, certificate, certificate.reads))
+        with attending(backbone, certificate.environment.attention) as as_learned:
+            found = replay(TaskBank(as_learned, certificate, bank.to(backbone.model.device)), inputs)
     except (StoreError, *_REFUSED):
         return finding
     if _form(found) != _form(certified[OUTPUTS]):

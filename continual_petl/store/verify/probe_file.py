@@ -35,14 +35,17 @@ def stored_probe(store: Store, task: str) -> dict[str, StoredTensor]:
     Raises:
         StoreError: if the probe is missing or changed.
     """
-    manifest, path = store.manifest(task), store.probe_file(task)
-    if manifest.digest != combined_digest({name: entry.digest for name, entry in manifest.tensors.items()}):
+    certificate, path = store.certificate(task), store.probe_file(task)
+    if certificate.digest != combined_digest({name: entry.digest for name, entry in certificate.tensors.items()}):
         raise StoreError(f"task {task!r}: bank.json's digest does not match the tensors it lists; the file was edited")
     changed = f"task {task!r}: {path} is not the certified probe; the file was changed"
     try:
-        tensors = read_tensors(path, MAX_PROBE_BYTES, manifest.files[path.name], f"task {task!r}")
+        tensors = read_tensors(path, MAX_PROBE_BYTES, certificate.files[path.name], f"task {task!r}")
     except Damaged as damage:
         raise StoreError(changed) from damage
-    if OUTPUTS not in tensors or combined_digest({name: one.digest for name, one in tensors.items()}) != manifest.probe:
+    if (
+        OUTPUTS not in tensors
+        or combined_digest({name: one.digest for name, one in tensors.items()}) != certificate.probe
+    ):
         raise StoreError(changed)
     return tensors

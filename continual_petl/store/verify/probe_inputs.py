@@ -17,51 +17,55 @@ from continual_petl.errors import StoreError
 from continual_petl.heads.head import IGNORED
 from continual_petl.kind import MAX_OPTIONS, kind_of
 from continual_petl.learner.plan import allowed_kinds
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
 
 _NUM_TYPES = 2
 """Number of token types if the configuration does not give one."""
 
 
-def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor], outputs: Tensor) -> None:
+def check_probe(certificate: Certificate, backbone: Backbone, inputs: Mapping[str, Tensor], outputs: Tensor) -> None:
     """Raise `StoreError` unless these inputs are valid for the backbone and these outputs are plausible.
 
     Args:
-        manifest: the certificate.
+        certificate: the certificate.
         backbone: the task's backbone.
         inputs: the probe's tensors, without the outputs.
         outputs: the stored outputs.
     """
-    if manifest.kind not in allowed_kinds(backbone):
-        raise _refused(manifest, f"backbone {backbone.name!r} does not support tasks of kind {manifest.kind}")
+    if certificate.kind not in allowed_kinds(backbone):
+        raise _refused(certificate, f"backbone {backbone.name!r} does not support tasks of kind {certificate.kind}")
     if outputs.dtype != torch.float32:
-        raise _refused(manifest, f"its outputs are {outputs.dtype}")
-    needed, optional = _names(manifest)
+        raise _refused(certificate, f"its outputs are {outputs.dtype}")
+    needed, optional = _names(certificate)
     if not needed <= inputs.keys() <= needed | optional:
-        raise _refused(manifest, f"it holds {', '.join(sorted(inputs))}; expected: {', '.join(sorted(needed))}")
+        raise _refused(certificate, f"it holds {', '.join(sorted(inputs))}; expected: {', '.join(sorted(needed))}")
     rows = {len(tensor) if tensor.ndim else 0 for name, tensor in inputs.items() if name != ENDS}
     if len(rows) != 1 or not 0 < min(rows) <= NUM_ROWS:
         found = " and ".join(map(str, sorted(rows)))
-        raise _refused(manifest, f"its tensors have {found} rows; all must have the same number, from 1 to {NUM_ROWS}")
-    if kind_of(manifest).reads_images:
+        raise _refused(
+            certificate, f"its tensors have {found} rows; all must have the same number, from 1 to {NUM_ROWS}"
+        )
+    if kind_of(certificate).reads_images:
         shape = tuple(inputs["pixel_values"].shape[1:])
         if shape != image_shape(backbone):
-            raise _refused(manifest, f"its images have the shape {shape}; the backbone reads {image_shape(backbone)}")
+            raise _refused(
+                certificate, f"its images have the shape {shape}; the backbone reads {image_shape(backbone)}"
+            )
     else:
-        _check_tokens(manifest, backbone, inputs)
+        _check_tokens(certificate, backbone, inputs)
 
 
-def _names(manifest: Manifest) -> tuple[set[str], set[str]]:
-    if kind_of(manifest).reads_images:
+def _names(certificate: Certificate) -> tuple[set[str], set[str]]:
+    if kind_of(certificate).reads_images:
         return {"pixel_values"}, set()
     needed, optional = {"input_ids", "attention_mask"}, {"token_type_ids"}
-    if not kind_of(manifest).generates:
+    if not kind_of(certificate).generates:
         return needed, optional
     return needed | {"labels", ENDS}, optional
 
 
-def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor]) -> None:
+def _check_tokens(certificate: Certificate, backbone: Backbone, inputs: Mapping[str, Tensor]) -> None:
     config: Any = backbone.model.config
     embeddings: Any = backbone.model.get_input_embeddings()
     vocabulary = len(embeddings.weight)
@@ -76,20 +80,20 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
     limit = 2 * max(backbone.max_length, RELATIVE_LENGTH) if key is None else int(getattr(config, key))
     for name, tensor in inputs.items():
         low, high = ranges[name]
-        like = inputs["labels" if name == "labels" and kind_of(manifest).decodes else "input_ids"].shape
-        shape, num_axes = ((2,), 1) if name == ENDS else (tuple(like), 2 if kind_of(manifest).several is None else 3)
+        like = inputs["labels" if name == "labels" and kind_of(certificate).decodes else "input_ids"].shape
+        shape, num_axes = ((2,), 1) if name == ENDS else (tuple(like), 2 if kind_of(certificate).several is None else 3)
         if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != num_axes:
-            raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
+            raise _refused(certificate, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= limit:
-            raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
+            raise _refused(certificate, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
         if num_axes == 3 and not 0 < tensor.shape[1] <= MAX_OPTIONS:
-            raise _refused(manifest, f"its rows have {tensor.shape[1]} sequences; at most {MAX_OPTIONS} are allowed")
+            raise _refused(certificate, f"its rows have {tensor.shape[1]} sequences; at most {MAX_OPTIONS} are allowed")
         # The only negative value that is allowed is ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
-            raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")
+            raise _refused(certificate, f"its {name} hold values outside {low} to {high - 1}")
 
 
-def _refused(manifest: Manifest, why: str) -> StoreError:
+def _refused(certificate: Certificate, why: str) -> StoreError:
     return StoreError(
-        f"task {manifest.task!r}: probe.safetensors does not match this task: {why}; the file was replaced or edited"
+        f"task {certificate.task!r}: probe.safetensors does not match this task: {why}; the file was replaced or edited"
     )

@@ -46,7 +46,7 @@ FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
 class LearnedTask(TaskPlan):
-    """A plan, and what is known once the task has been learned and its bank scored; see `Manifest`."""
+    """A plan, and what is known once the task has been learned and its bank scored; see `Certificate`."""
 
     parent: BankReference | None = None
     """The bank that this one started as a copy of, if any."""
@@ -76,7 +76,7 @@ class LearnedTask(TaskPlan):
         return cls(**same | facts)
 
 
-class Manifest(LearnedTask):
+class Certificate(LearnedTask):
     """The human-readable part of a certificate: the plan that the task was learned with, the results, and the committed bank.
 
     One record grows from the plan to the certificate: nothing in it is copied field by field.
@@ -86,7 +86,7 @@ class Manifest(LearnedTask):
     index: Index
     """0-based position in the chain, whose entries are in the order in which they were written."""
     predecessor: Digest | None
-    """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
+    """Seal of the previous entry in the chain, a certificate or a tombstone; None for the first."""
     backbone: str
     """Digest of the backbone."""
     tensors: dict[str, TensorEntry]
@@ -109,7 +109,7 @@ class Manifest(LearnedTask):
         return {key: value for key, value in handler(self).items() if value or key not in _NEW}
 
     @model_validator(mode="after")
-    def _consistent(self) -> Manifest:
+    def _consistent(self) -> Certificate:
         has_options = self.normalise is not None
         kind = kind_of(self)
         labelled = kind.has_labels or self.options_from == "task"
@@ -199,23 +199,23 @@ class Manifest(LearnedTask):
 
     @property
     def seal(self) -> str:
-        """Digest over the whole manifest as it was written; the next entry of the chain names it."""
+        """Digest over the whole certificate as it was written; the next entry of the chain names it."""
         return self._seal or seal_of(self.model_dump(mode="json"))
 
 
-def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest with its seal."""
-    write_sealed(path, manifest.model_dump(mode="json"))
+def write_certificate(path: Path, certificate: Certificate) -> None:
+    """Write a certificate with its seal."""
+    write_sealed(path, certificate.model_dump(mode="json"))
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
+def read_certificate(path: Path) -> Certificate:
+    """Read a certificate, or raise `StoreError` naming the file and what is wrong with it."""
     try:
         raw, seal = read_sealed(path, FORMAT_VERSION, f"task {path.parent.name!r}")
-        manifest = Manifest.model_validate(raw)
+        certificate = Certificate.model_validate(raw)
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
     except ValidationError as error:
         raise invalid(path, error) from error
-    manifest._seal = seal
-    return manifest
+    certificate._seal = seal
+    return certificate
