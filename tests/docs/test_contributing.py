@@ -29,7 +29,7 @@ def test_layout_map_lists_every_package_top_level_first() -> None:
         "errors",
         "seeding",
         "spelling",
-        "_frozen",
+        "_strict_model",
         "_process",
         "_lazy",
         "_notebook",
