@@ -1,6 +1,6 @@
-"""Predicts an endpoint's rows in this process: one lane for labels, and another for texts if any task generates them.
+"""Predicts an endpoint's rows in this process: one queue for labels, and another for texts if any task generates them.
 
-Each lane has its own copy of the backbone, because banks are attached to it while they predict.
+Each queue has its own copy of the backbone, because banks are attached to it while they predict.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, Record
+from continual_petl.serve.batch_queue import BatchQueue
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.lane import Lane
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import Later, Outcomes, ServedRun, record
 from continual_petl.serve.settings import ServeSettings
@@ -27,7 +27,7 @@ class Engine(Protocol):
 
     @property
     def num_waiting(self) -> dict[str, int]:
-        """Number of waiting rows, by lane."""
+        """Number of waiting rows, by queue."""
 
     @property
     def num_held(self) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Engine(Protocol):
         """Load what is needed to predict, and start answering requests.
 
         Args:
-            seen: called for each batch, with the name of its lane and its number of rows.
+            seen: called for each batch, with the name of its queue and its number of rows.
         """
 
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
@@ -69,14 +69,14 @@ class LocalEngine:
 
     def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
         self._folder, self._settings = folder, settings
-        self._seen: Seen = lambda lane, rows: None
-        self._lanes: dict[str, Lane[Asked, Outcomes]] = {}
+        self._seen: Seen = lambda queue, rows: None
+        self._queues: dict[str, BatchQueue[Asked, Outcomes]] = {}
         self._runs: dict[str, ServedRun] = {}
 
     @property
     def num_waiting(self) -> dict[str, int]:
-        """Number of waiting rows, by lane."""
-        return {name: lane.num_waiting for name, lane in self._lanes.items()}
+        """Number of waiting rows, by queue."""
+        return {name: queue.num_waiting for name, queue in self._queues.items()}
 
     @property
     def num_held(self) -> tuple[int, int]:
@@ -94,19 +94,19 @@ class LocalEngine:
         """Load the backbone, and start answering requests; see `Engine.start`."""
         self._seen = seen
         await asyncio.to_thread(self.load)
-        self._lane("labels")
+        self._queue("labels")
 
     async def stop(self) -> None:
         """Answer all accepted requests, then stop."""
-        await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+        await asyncio.gather(*(queue.stop() for queue in self._queues.values()))
 
-    def _lane(self, name: str) -> Lane[Asked, Outcomes]:
-        if name not in self._lanes:
+    def _queue(self, name: str) -> BatchQueue[Asked, Outcomes]:
+        if name not in self._queues:
             settings = self._settings
             if name not in self._runs:
                 self._runs[name] = ServedRun(self._folder, settings, generates=True)
             run = self._runs[name]
-            lane = self._lanes[name] = Lane[Asked, Outcomes](
+            queue = self._queues[name] = BatchQueue[Asked, Outcomes](
                 name,
                 run.answer,
                 batch_rows=settings.batch_rows,
@@ -114,20 +114,20 @@ class LocalEngine:
                 max_waiting=settings.max_waiting,
                 seen=lambda rows: self._seen(name, rows),
             )
-            lane.start()
-        return self._lanes[name]
+            queue.start()
+        return self._queues[name]
 
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
         """Return a record for each row of a request; see `Engine.answer`."""
-        lanes: dict[str, list[int]] = {}
+        queues: dict[str, list[int]] = {}
         for index, task in enumerate(asked.tasks):
             texts = task is not None and catalog.certificate(task).generation is not None
-            lanes.setdefault("texts" if texts else "labels", []).append(index)
-        for name, own in lanes.items():
-            self._lane(name).check_room(len(own))  # before any part is queued
+            queues.setdefault("texts" if texts else "labels", []).append(index)
+        for name, own in queues.items():
+            self._queue(name).check_room(len(own))  # before any part is queued
         records: dict[int, Record] = {}
         parts = [
-            asyncio.ensure_future(self._in_lane(name, asked, own, records, catalog)) for name, own in lanes.items()
+            asyncio.ensure_future(self._in_queue(name, asked, own, records, catalog)) for name, own in queues.items()
         ]
         try:
             await asyncio.gather(*parts)
@@ -136,12 +136,12 @@ class LocalEngine:
                 part.cancel()  # waiting parts leave the queue
         return [records[index] for index in range(len(asked.rows))]
 
-    async def _in_lane(
+    async def _in_queue(
         self, name: str, asked: Asked, own: Sequence[int], found: dict[int, Record], catalog: Catalog
     ) -> None:
         size = self._settings.batch_rows
         parts = [own[start : start + size] for start in range(0, len(own), size)]
-        outcomes = await self._lane(name).answer([asked.part(part) for part in parts])
+        outcomes = await self._queue(name).answer([asked.part(part) for part in parts])
         routes = {}
         for part, outcome in zip(parts, outcomes, strict=True):
             for index, row in zip(part, outcome, strict=True):
@@ -152,7 +152,7 @@ class LocalEngine:
         if routes:
             tasks = [routes[index].task if index in routes else None for index in range(len(asked.rows))]
             texts: dict[int, Record] = {}
-            await self._in_lane("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
+            await self._in_queue("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
             for index, route in routes.items():
                 generated = Prediction(task=route.task, value=texts[index][ANSWER])
                 found[index] = record(catalog, asked.rows[index], route.beside(generated))

@@ -28,15 +28,15 @@ class Metrics:
         self.seconds = Histogram(
             name("request_seconds"), "Seconds per request", ("path",), buckets=_SECONDS, registry=self.registry
         )
-        self.rows = Counter(name("rows"), "Computed rows, by lane", ("lane",), registry=self.registry)
+        self.rows = Counter(name("rows"), "Computed rows, by queue", ("queue",), registry=self.registry)
         self.batch_rows = Histogram(
-            name("batch_rows"), "Rows per batch, by lane", ("lane",), buckets=_ROWS, registry=self.registry
+            name("batch_rows"), "Rows per batch, by queue", ("queue",), buckets=_ROWS, registry=self.registry
         )
 
-    def seen(self, lane: str, rows: int) -> None:
+    def seen(self, queue: str, rows: int) -> None:
         """Count a batch."""
-        self.rows.labels(lane).inc(rows)
-        self.batch_rows.labels(lane).observe(rows)
+        self.rows.labels(queue).inc(rows)
+        self.batch_rows.labels(queue).observe(rows)
 
     def watch(self, engine: Engine, catalog: Catalog) -> None:
         """Add the values that are read from engine and catalog whenever the metrics are requested."""
@@ -52,9 +52,9 @@ class _State(Collector):
         self._engine, self._catalog = engine, catalog
 
     def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("continual_petl_waiting_rows", "Waiting rows, by lane", labels=("lane",))
-        for lane, rows in self._engine.num_waiting.items():
-            waiting.add_metric((lane,), rows)
+        waiting = GaugeMetricFamily("continual_petl_waiting_rows", "Waiting rows, by queue", labels=("queue",))
+        for queue, rows in self._engine.num_waiting.items():
+            waiting.add_metric((queue,), rows)
         yield waiting
         banks, size = self._engine.num_held
         yield GaugeMetricFamily("continual_petl_banks_in_memory", "Banks in memory", banks)

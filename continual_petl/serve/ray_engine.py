@@ -37,7 +37,7 @@ class RayEngine:
         self._folder, self._settings = str(Path(folder).absolute()), settings
         self._handle: Any = None
         self._num_waiting = 0
-        self._seen: Seen = lambda lane, rows: None
+        self._seen: Seen = lambda queue, rows: None
 
     @property
     def num_waiting(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True)
 class Later:
-    """A row whose task was found, but whose text another lane generates."""
+    """A row whose task was found, but whose text another queue generates."""
 
     route: Route
 
@@ -109,7 +109,7 @@ class ServedRun:
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
     def _in_pieces(self, job: Asked, put: Put) -> Outcomes:
-        """Pass on the text of one row in pieces; a lane runs such a job in a batch of its own."""
+        """Pass on the text of one row in pieces; a queue runs such a job in a batch of its own."""
         (row,), (task,) = job.rows, job.tasks
         assert task is not None
         self._verify([task])

@@ -231,6 +231,6 @@ def test_banks_in_memory_stay_within_the_limit(own: Path, opened: Open) -> None:
         assert _ask(client, name)[0] == 200
     text = client.get("/metrics").text
     assert "continual_petl_banks_in_memory 1.0" in text
-    assert 'continual_petl_rows_total{lane="labels"} 4.0' in text
+    assert 'continual_petl_rows_total{queue="labels"} 4.0' in text
     assert 'continual_petl_requests_total{path="/v1/predict",status="200"} 4.0' in text
     assert "continual_petl_tasks 5.0" in text

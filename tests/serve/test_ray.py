@@ -42,7 +42,7 @@ def test_replicas_answer_as_this_process_does(learned: Path, run: Run) -> None:
             assert [record["answer"] for record in found] == [answer.value for answer in run.predict(texts, "first")]
             bad = client.post("/v1/predict", json={"inputs": [["w"] * 200], "task": "tags"})
             assert (bad.status_code, bad.json()["error"]["code"]) == (409, "bad_row")
-            assert 'continual_petl_rows_total{lane="ray"} 20.0' in client.get("/metrics").text
+            assert 'continual_petl_rows_total{queue="ray"} 20.0' in client.get("/metrics").text
 
 
 def _processes_with(mark: str) -> list[str]:
@@ -79,7 +79,7 @@ def test_sigterm_answers_accepted_requests_and_leaves_no_process(
         )
         asking.start()
         with Client(address) as watching:
-            while asking.is_alive() and 'waiting_rows{lane="ray"} 0.0' in watching._http.get("/metrics").text:
+            while asking.is_alive() and 'waiting_rows{queue="ray"} 0.0' in watching._http.get("/metrics").text:
                 pass
         process.send_signal(signal.SIGTERM)
         asking.join(60)

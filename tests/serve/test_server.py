@@ -57,7 +57,7 @@ def test_stop_answers_accepted_requests(learned: Path, run: Run, number: int) ->
         )
         asking.start()
         with Client(address) as watching:
-            while asking.is_alive() and 'waiting_rows{lane="labels"} 0.0' in watching._http.get("/metrics").text:
+            while asking.is_alive() and 'waiting_rows{queue="labels"} 0.0' in watching._http.get("/metrics").text:
                 pass
         process.send_signal(number)
         asking.join(60)

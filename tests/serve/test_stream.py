@@ -89,7 +89,7 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
     plain = asked.post("/v1/predict", json=_body(stream=False)).json()
     assert json.loads(data.removeprefix("data: ")) == plain
     assert plain["predictions"][0]["answer"] == wanted
-    assert 'continual_petl_rows_total{lane="texts"}' in asked.get("/metrics").text
+    assert 'continual_petl_rows_total{queue="texts"}' in asked.get("/metrics").text
 
 
 def test_last_event_says_whether_the_text_is_near_a_tie(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_client_streams_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPat
         assert wanted.startswith(next(pieces))
         assert len(tokens) < 8, "the first piece must come before the last token"
         pieces.close()  # type: ignore[attr-defined]
-        assert client.predict(ROW, "texts")["answer"] == wanted  # waits until the lane is free
+        assert client.predict(ROW, "texts")["answer"] == wanted  # waits until the queue is free
         assert len(tokens) < 8, "generation must stop early, since the client disconnected"
 
 

@@ -1,4 +1,4 @@
-"""Tasks that generate texts have a lane of their own; images are sent as bytes."""
+"""Tasks that generate texts have a queue of their own; images are sent as bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_request_mixes_generated_texts_and_labels(backbone_folder: Folder, t
     assert {each["task"] for each in found} >= {"texts"}
     for each in found:
         assert each["task"] not in each["runners_up"]
-    assert 'continual_petl_rows_total{lane="texts"}' in client.get("/metrics").text
+    assert 'continual_petl_rows_total{queue="texts"}' in client.get("/metrics").text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One lane of an endpoint: requests wait in a bounded queue, share batches, and are computed by one thread.
+"""A queue of an endpoint: requests wait in it up to a limit, share batches, and are computed by one thread.
 
 A batch starts when `batch_rows` rows are waiting, or `window_ms` after the first of them arrived. While one batch is
 computed, the next one fills up, so a busy endpoint never waits for the window.
@@ -24,7 +24,7 @@ _LONGEST_WAIT = 60
 
 
 class Sized(Protocol):
-    """A job for a lane: some rows of one request."""
+    """A job for a queue: some rows of one request."""
 
     @property
     def num_rows(self) -> int:
@@ -42,12 +42,12 @@ class _Waiting(Generic[_J, _T]):
     since: float = field(default_factory=time.monotonic)
 
 
-class Lane(Generic[_J, _T]):
+class BatchQueue(Generic[_J, _T]):
     """Computes jobs in shared batches, in the order of their arrival.
 
     Args:
-        name: the lane's name.
-        compute: returns an outcome or a `Problem` for each of several jobs; called in the lane's own thread.
+        name: the queue's name.
+        compute: returns an outcome or a `Problem` for each of several jobs; called in the queue's own thread.
         batch_rows: maximum number of rows that are computed together.
         window_ms: how long the first row waits for others, in milliseconds.
         max_waiting: maximum number of waiting rows.
@@ -72,7 +72,7 @@ class Lane(Generic[_J, _T]):
         self._rows_per_s = 0.0
         self._some, self._full = asyncio.Event(), asyncio.Event()
         self._closing = False
-        self._thread = WorkerThread(f"lane-{name}")
+        self._thread = WorkerThread(f"queue-{name}")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Lane(Generic[_J, _T]):
         """Refuse rows if there is no room for them in the queue.
 
         Raises:
-            Problem: 429, with the number of seconds after which there should be room; 503 if the lane is stopping.
+            Problem: 429, with the number of seconds after which there should be room; 503 if the queue is stopping.
         """
         if self._closing:
             raise stopping()
@@ -187,7 +187,7 @@ class Lane(Generic[_J, _T]):
         return batch
 
     def _computed(self, jobs: Sequence[_J]) -> Sequence[_T | Exception]:
-        """Return the outcomes; a job that fails stops neither the lane nor the other jobs of its batch."""
+        """Return the outcomes; a job that fails stops neither the queue nor the other jobs of its batch."""
         try:
             return self._compute(jobs)
         except BaseException as error:  # a panic in the Rust code of tokenizers is not an Exception

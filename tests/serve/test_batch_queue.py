@@ -1,4 +1,4 @@
-"""A lane: which requests share a batch, when a batch starts, and what happens at the limits."""
+"""A queue: which requests share a batch, when a batch starts, and what happens at the limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from continual_petl.serve.lane import Lane
+from continual_petl.serve.batch_queue import BatchQueue
 from continual_petl.serve.problems import Problem
 
 
@@ -44,18 +44,20 @@ class Recorder:
 
 
 def _with(
-    use: Callable[[Lane[Rows, str], Recorder], Awaitable[Any]], *, held: bool = False, **settings: Any
+    use: Callable[[BatchQueue[Rows, str], Recorder], Awaitable[Any]], *, held: bool = False, **settings: Any
 ) -> Recorder:
     recorder = Recorder(held=held)
 
     async def run() -> None:
-        lane = Lane[Rows, str]("labels", recorder, **{"batch_rows": 4, "window_ms": 20, "max_waiting": 8} | settings)
-        lane.start()
+        queue = BatchQueue[Rows, str](
+            "labels", recorder, **{"batch_rows": 4, "window_ms": 20, "max_waiting": 8} | settings
+        )
+        queue.start()
         try:
-            await use(lane, recorder)
+            await use(queue, recorder)
         finally:
             recorder.go.set()
-            await lane.stop()
+            await queue.stop()
 
     asyncio.run(run())
     return recorder
@@ -66,27 +68,27 @@ async def _started(recorder: Recorder) -> None:
 
 
 def test_requests_within_the_window_share_a_batch() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        found = await asyncio.gather(*(lane.answer([Rows(name)]) for name in "abc"))
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        found = await asyncio.gather(*(queue.answer([Rows(name)]) for name in "abc"))
         assert found == [["A"], ["B"], ["C"]]
 
     assert _with(use).batches == [["a", "b", "c"]]
 
 
 def test_full_batch_starts_before_the_window_ends() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        await asyncio.wait_for(asyncio.gather(*(lane.answer([Rows(name)]) for name in "abcd")), 30)
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        await asyncio.wait_for(asyncio.gather(*(queue.answer([Rows(name)]) for name in "abcd")), 30)
 
     assert _with(use, window_ms=60_000).batches == [["a", "b", "c", "d"]]
 
 
 def test_batch_fills_while_another_is_computed() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        first = asyncio.ensure_future(queue.answer([Rows("a", 4)]))
         await _started(recorder)
-        others = [asyncio.ensure_future(lane.answer([Rows(name, 2)])) for name in "bcd"]
+        others = [asyncio.ensure_future(queue.answer([Rows(name, 2)])) for name in "bcd"]
         await asyncio.sleep(0)
-        assert lane.num_waiting == 6
+        assert queue.num_waiting == 6
         recorder.go.set()
         await asyncio.gather(first, *others)
 
@@ -94,13 +96,13 @@ def test_batch_fills_while_another_is_computed() -> None:
 
 
 def test_rows_beyond_the_limit_are_refused_with_the_time_to_wait() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        first = asyncio.ensure_future(queue.answer([Rows("a", 4)]))
         await _started(recorder)
-        others = [asyncio.ensure_future(lane.answer([Rows(name, 4)])) for name in "bc"]
+        others = [asyncio.ensure_future(queue.answer([Rows(name, 4)])) for name in "bc"]
         await asyncio.sleep(0)
         with pytest.raises(Problem, match="8 rows are waiting; at most 8 are allowed: try again later") as caught:
-            await lane.answer([Rows("d")])
+            await queue.answer([Rows("d")])
         assert (caught.value.status, caught.value.retry_after) == (429, 1)
         assert caught.value.headers() == {"retry-after": "1"}
         recorder.go.set()
@@ -110,14 +112,14 @@ def test_rows_beyond_the_limit_are_refused_with_the_time_to_wait() -> None:
 
 
 def test_cancelled_request_leaves_the_queue() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        first = asyncio.ensure_future(queue.answer([Rows("a", 4)]))
         await _started(recorder)
-        gone, kept = (asyncio.ensure_future(lane.answer([Rows(name, 2)])) for name in "bc")
+        gone, kept = (asyncio.ensure_future(queue.answer([Rows(name, 2)])) for name in "bc")
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        assert lane.num_waiting == 2
+        assert queue.num_waiting == 2
         recorder.go.set()
         assert list(await asyncio.gather(first, kept)) == [["A"], ["C"]]
 
@@ -125,8 +127,8 @@ def test_cancelled_request_leaves_the_queue() -> None:
 
 
 def test_one_problem_is_raised_for_its_request_only() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        found = await asyncio.gather(lane.answer([Rows("bad")]), lane.answer([Rows("b")]), return_exceptions=True)
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        found = await asyncio.gather(queue.answer([Rows("bad")]), queue.answer([Rows("b")]), return_exceptions=True)
         assert isinstance(found[0], Problem)
         assert found[1] == ["B"]
 
@@ -134,17 +136,17 @@ def test_one_problem_is_raised_for_its_request_only() -> None:
 
 
 def test_fault_ends_its_batch_but_not_the_lane() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
         with pytest.raises(RuntimeError, match="a fault"):
-            await lane.answer([Rows("fault")])
-        assert await lane.answer([Rows("a")]) == ["A"]
+            await queue.answer([Rows("fault")])
+        assert await queue.answer([Rows("a")]) == ["A"]
 
     _with(use)
 
 
 def test_fault_of_one_request_does_not_affect_others() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        found = await asyncio.gather(lane.answer([Rows("fault")]), lane.answer([Rows("b")]), return_exceptions=True)
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        found = await asyncio.gather(queue.answer([Rows("fault")]), queue.answer([Rows("b")]), return_exceptions=True)
         assert isinstance(found[0], RuntimeError)
         assert found[1] == ["B"]
 
@@ -157,26 +159,26 @@ def test_panic_does_not_end_the_lane() -> None:
     class Panic(BaseException):
         pass
 
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        lane._compute, before = lambda jobs: (_ for _ in ()).throw(Panic("index out of range")), lane._compute
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        queue._compute, before = lambda jobs: (_ for _ in ()).throw(Panic("index out of range")), queue._compute
         with pytest.raises(RuntimeError, match="Panic: index out of range"):
-            await asyncio.wait_for(lane.answer([Rows("a")]), 20)
-        lane._compute = before
-        assert await asyncio.wait_for(lane.answer([Rows("a")]), 20) == ["A"]
+            await asyncio.wait_for(queue.answer([Rows("a")]), 20)
+        queue._compute = before
+        assert await asyncio.wait_for(queue.answer([Rows("a")]), 20) == ["A"]
 
     _with(use)
 
 
 def test_stop_computes_waiting_jobs_and_refuses_new_ones() -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
-        first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
+        first = asyncio.ensure_future(queue.answer([Rows("a", 4)]))
         await _started(recorder)
-        second = asyncio.ensure_future(lane.answer([Rows("b", 4)]))
+        second = asyncio.ensure_future(queue.answer([Rows("b", 4)]))
         await asyncio.sleep(0)
-        stopping = asyncio.ensure_future(lane.stop())
+        stopping = asyncio.ensure_future(queue.stop())
         await asyncio.sleep(0)
         with pytest.raises(Problem, match="the endpoint is stopping"):
-            await lane.answer([Rows("c")])
+            await queue.answer([Rows("c")])
         recorder.go.set()
         assert list(await asyncio.gather(first, second)) == [["A"], ["B"]]
         await stopping
@@ -186,9 +188,9 @@ def test_stop_computes_waiting_jobs_and_refuses_new_ones() -> None:
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12), window=st.sampled_from([0.0, 1.0]))
 def test_every_request_gets_its_own_outcome(sizes: list[int], window: float) -> None:
-    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
+    async def use(queue: BatchQueue[Rows, str], recorder: Recorder) -> None:
         requests = [[Rows(f"{number}-{part}", size) for part in range(2)] for number, size in enumerate(sizes)]
-        found = await asyncio.gather(*map(lane.answer, requests))
+        found = await asyncio.gather(*map(queue.answer, requests))
         assert found == [[job.name.upper() for job in jobs] for jobs in requests]
 
     recorder = _with(use, window_ms=window, max_waiting=1000)
