@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from continual_petl.kind import HowEncoded, find_kind
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import find_kind
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 

@@ -33,6 +33,7 @@ FLOORS = (
     {"banks"},
     {"backbones"},
     {"_hub_cache"},
+    {"kind_registry"},
     {"_strict_model", "kind"},
     {"added", "own_code"},
     {"digests", "errors", "seeding", "spelling", "_lazy", "_notebook", "_version"},

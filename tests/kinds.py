@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.kind import BUILT_IN, find_kind
+from continual_petl.kind_registry import BUILT_IN, find_kind
 
 METRICS = {name: find_kind(name).metrics for name in BUILT_IN}
 """The metrics of each kind; the first is the default."""

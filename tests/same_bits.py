@@ -29,7 +29,7 @@ import torch
 from continual_petl import Run, learn
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.errors import Interrupted
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.store.certificate.environment import current_environment
 from tests.banks.taken import refusal
 from tests.engine.test_resume import SignalAt

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import InputError, kind
-from continual_petl.kind import BUILT_IN, Kind, find_kind, kind_names, kinds, names_where, register_kind
+from continual_petl import InputError, kind_registry
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import BUILT_IN, find_kind, kind_names, kinds, names_where, register_kind
 from continual_petl.kinds.regression import Regression
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.json_schema import json_schema
 from tests.house import ROOT, source_files
 from tests.streams_in_code import regression_task
 
-HOMES = ("continual_petl.kinds.", "continual_petl.kind")
+HOMES = ("continual_petl.kinds.", "continual_petl.kind")  # kind.py and kind_registry.py too
 
 
 def asks_for_a_kind(source: str) -> list[int]:
@@ -75,7 +76,7 @@ def twice() -> Iterator[Kind]:
     added = Twice()
     register_kind(added)
     yield added
-    kind._registered.clear()
+    kind_registry._registered.clear()
 
 
 def test_a_registered_kind_is_known_everywhere(twice: Kind) -> None:
@@ -122,7 +123,9 @@ def installed(folder: Path, value: str, code: str) -> dict[str, str]:
 )
 def test_a_kind_of_an_installed_package_is_found(tmp_path: Path, value: str, code: str, said: str) -> None:
     variables = installed(tmp_path, value, f"from continual_petl.kinds.regression import Regression\n{code}")
-    program = "from continual_petl.kind import find_kind; f = find_kind('counts'); print(f.name, len(f.columns))"
+    program = (
+        "from continual_petl.kind_registry import find_kind; f = find_kind('counts'); print(f.name, len(f.columns))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from continual_petl.cli._console import plain
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.sources.records import format_of

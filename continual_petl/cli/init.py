@@ -19,7 +19,7 @@ from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
 from continual_petl.export.bank_formats import refused_by_bank
 from continual_petl.export.format_names import FORMATS, in_words
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.store.files.atomic import explain_refusals, write_file
 from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.schema.data_spec import is_url

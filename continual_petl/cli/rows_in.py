@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import (
     Row,
     TaskColumns,

@@ -33,7 +33,7 @@ from continual_petl.imports.draft import put
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import Imported, check_imported
 from continual_petl.imports.translate import read_adapter, translate
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed

@@ -18,7 +18,7 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.metric_code import load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
-from continual_petl.kind import import_kind, kind_of
+from continual_petl.kind_registry import import_kind, kind_of
 from continual_petl.learner.plan import check_kind, plan_task, stated_fields
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.own_code import code_digest, is_own

@@ -30,7 +30,7 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.export.format_names import CannotExpressError
 from continual_petl.heads.linear import LinearHead
-from continual_petl.kind import find_kind, kind_of
+from continual_petl.kind_registry import find_kind, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from continual_petl.banks.ablated_view import AblatedView, modified_layers
 from continual_petl.errors import ExportError
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import TaskBank, backbone_inputs, shifted_right
 from continual_petl.store.verify.replay import as_certified, replay
 

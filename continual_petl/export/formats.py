@@ -18,7 +18,7 @@ from continual_petl.export.format_names import FORMATS, ONLY_IF, CannotExpressEr
 from continual_petl.export.merged import check_merged
 from continual_petl.export.peft.write_adapter import peft_adapter
 from continual_petl.export.subject import Subject, tokenizer_of, why_not_at_all
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import padding_id

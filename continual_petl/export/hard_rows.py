@@ -18,7 +18,8 @@ from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
-from continual_petl.kind import HowEncoded, kind_of
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import Decoding, decode
 from continual_petl.learner.respond import respond
 from continual_petl.streams.batches.collate import collate

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 
 HEAD = "head.safetensors"
 """Its tensors are weight (outputs, width) and bias (outputs,); README.md of the export says how they are applied."""

@@ -9,7 +9,7 @@ from typing import Any
 from continual_petl.export.model_card import base_model, new_card
 from continual_petl.export.readme_code import Code
 from continual_petl.export.subject import Subject
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.learner.task_plan import TaskPlan
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import ends_of
 from continual_petl.learner.task_bank import start_token
 from continual_petl.streams.encoding.image_processing import image_processing

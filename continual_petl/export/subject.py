@@ -19,7 +19,7 @@ from continual_petl.errors import InputError
 from continual_petl.export.format_names import CannotExpressError
 from continual_petl.heads.linear import NumberHead
 from continual_petl.heads.targets import AS_GIVEN, Targets
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.model_cache import ModelCache

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import INPUTS
 from continual_petl.store.bank_cache import CachedBank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from continual_petl.heads.head import Head
 from continual_petl.heads.targets import Targets
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 
 def build_head(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 
 class GenerationHead(Head):

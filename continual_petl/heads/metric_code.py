@@ -10,7 +10,7 @@ from typing import Any
 
 from continual_petl.added import added
 from continual_petl.errors import InputError
-from continual_petl.kind import kinds
+from continual_petl.kind_registry import kinds
 from continual_petl.own_code import code_digest, file_of, import_own
 from continual_petl.own_code import is_own as is_own
 

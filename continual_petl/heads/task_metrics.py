@@ -19,7 +19,7 @@ from torchmetrics.utilities import dim_zero_cat
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.trace_metrics import ChoiceMatch, EditSimilarity, Sari
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 
 class Matthews(MulticlassConfusionMatrix):

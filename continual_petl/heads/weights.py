@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, did_you_mean, known_names
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 Asked = Literal["balanced"] | Mapping[str, float] | None
 

@@ -14,7 +14,7 @@ from continual_petl.errors import InputError, known_names
 from continual_petl.export.classes import auto_class, plain_heads
 from continual_petl.export.head_file import HEAD
 from continual_petl.imports.adapter_folder import AdapterFiles
-from continual_petl.kind import find_kind, kind_names, kind_of
+from continual_petl.kind_registry import find_kind, kind_names, kind_of
 from continual_petl.learner.plan import allowed_kinds
 
 _KINDS: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from continual_petl.export.hard_rows import encoded, rows_of
 from continual_petl.export.subject import Subject
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.head import ImportedHead
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.streams.batches.collate import collate

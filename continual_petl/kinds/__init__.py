@@ -1,4 +1,6 @@
-"""The kinds of task, one file each; `continual_petl.kind` describes what a kind decides and finds one by its name."""
+"""The kinds of task, one file each; `continual_petl.kind` describes what a kind decides, `continual_petl.kind_registry` finds
+them.
+"""
 
 from __future__ import annotations
 

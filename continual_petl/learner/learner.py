@@ -29,7 +29,7 @@ from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.task_metrics import make_metrics
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.begin import prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of

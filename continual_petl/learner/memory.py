@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.errors import MemoryRanOutError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 P = ParamSpec("P")

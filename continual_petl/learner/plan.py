@@ -18,7 +18,7 @@ from continual_petl.heads.metric_code import is_own, load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
-from continual_petl.kind import find_kind, kind_code, kind_of, kinds
+from continual_petl.kind_registry import find_kind, kind_code, kind_of, kinds
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.schema.chat_spec import ResolvedChat

@@ -13,7 +13,7 @@ from typing import Any
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.states_below import lowest_layer
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.kind import Kind, kind_of
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids")

@@ -17,7 +17,8 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import combined_digest
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
-from continual_petl.kind import KindName, Options, kind_of
+from continual_petl.kind import Options
+from continual_petl.kind_registry import KindName, kind_of
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Name, Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining

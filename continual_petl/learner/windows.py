@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.loaders import TrainLoader
 

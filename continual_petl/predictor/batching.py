@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.mixed.compatible import pass_key
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.streams.batches.batching import evaluation_batches

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import names_where
+from continual_petl.kind_registry import names_where
 from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of_record, unnamed_row
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store

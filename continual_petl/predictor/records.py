@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.predictions import Prediction
-from continual_petl.kind import MAX_OPTIONS, kind_of, kinds
+from continual_petl.kind import MAX_OPTIONS
+from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.stream_spec import TaskSpec

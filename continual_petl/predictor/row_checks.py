@@ -10,7 +10,8 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
-from continual_petl.kind import MAX_OPTIONS, HowEncoded, kind_of
+from continual_petl.kind import MAX_OPTIONS, HowEncoded
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
 from continual_petl.predictor.records import Row

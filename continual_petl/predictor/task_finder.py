@@ -17,7 +17,7 @@ from continual_petl.banks.attach import locked
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError, counted
 from continual_petl.heads.predictions import Prediction
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import accepts, check_request

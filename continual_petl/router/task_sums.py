@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.router.row_states import layers_to_read, num_layers_of, row_states
 from continual_petl.router.sums import TaskSums, sums_of

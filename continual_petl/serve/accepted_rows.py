@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of, kinds
+from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.predictor.generate import check_generates
 from continual_petl.predictor.records import Row, standard_columns
 from continual_petl.predictor.row_checks import accepts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder

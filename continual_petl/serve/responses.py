@@ -13,7 +13,8 @@ from pydantic.types import JsonValue
 # pydantic needs this one before Python 3.12.
 from typing_extensions import TypedDict
 
-from continual_petl.kind import Kind, KindName, kinds
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import KindName, kinds
 
 Share = Annotated[float, Field(ge=0, le=1)] | None
 _Shares = Annotated[

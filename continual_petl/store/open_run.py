@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
-from continual_petl.kind import allow_kind
+from continual_petl.kind_registry import allow_kind
 from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.files.reading import parse_json, read_file, refuse_link
 from continual_petl.store.folder.progress import not_learned

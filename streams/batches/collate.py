@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.streams.encoding.options import one_per_option
 from continual_petl.streams.encoding.rows import IGNORED, Sequences, TokenisedRows, offsets_of, spans_of
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.budget import check_budget

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import HowEncoded, find_kind
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import find_kind
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, about
-from continual_petl.kind import HowEncoded, HowRead, kind_of
+from continual_petl.kind import HowEncoded, HowRead
+from continual_petl.kind_registry import kind_of
 from continual_petl.streams.preparation.labels import check_class_weights, class_labels, read_label_names
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec

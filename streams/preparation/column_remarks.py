@@ -5,7 +5,7 @@ Unlike other notices, they are not in the certificate, because one of them conta
 
 from __future__ import annotations
 
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.streams.schema.data_spec import looks_like_path
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, counted
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.preparation.stratified import held_out

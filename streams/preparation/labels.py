@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.sources.checks import SHOWN, Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names

@@ -15,7 +15,7 @@ import numpy as np
 
 from continual_petl.errors import InputError, about
 from continual_petl.heads.tag_scheme import TagReading
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.streams.preparation.checked_rows import Checked, check_split, labels_of
 from continual_petl.streams.preparation.column_remarks import remarks_on, rendered
 from continual_petl.streams.preparation.dividing import few_notice, held_out_notice, hold_out, limited

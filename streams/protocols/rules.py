@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from continual_petl.errors import counted, did_you_mean, known_names
-from continual_petl.kind import find_kind, names_where
+from continual_petl.kind_registry import find_kind, names_where
 
 Protocol = Literal["task", "class", "domain", "revisit"]
 

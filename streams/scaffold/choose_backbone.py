@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError, known_names, quoted
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
 CHATS = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from continual_petl.errors import InputError
 from continual_petl.heads.tag_scheme import AmbiguousTags, UnfitTags, alike, read_tags
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.scaffold.choose_backbone import Chosen
 from continual_petl.streams.scaffold.guess import Guess

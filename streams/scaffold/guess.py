@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kinds
+from continual_petl.kind_registry import kinds
 from continual_petl.streams.scaffold.column_names import (
     IMAGE,
     LABEL,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.streams.protocols.rules import label_clashes, unfit_kind
 from continual_petl.streams.schema.training_spec import TrainingSpec
 

@@ -17,7 +17,7 @@ from continual_petl._strict_model import AS_LIST as AS_LIST
 from continual_petl._strict_model import AS_TEXT as AS_TEXT
 from continual_petl._strict_model import TAG as TAG
 from continual_petl._strict_model import UserSpec
-from continual_petl.kind import kinds
+from continual_petl.kind_registry import kinds
 from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records, rows_in
 
 SplitName = Literal["train", "validation", "test"]

@@ -10,7 +10,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails
 
 from continual_petl._strict_model import UserSpec
-from continual_petl.kind import OwnColumn, find_kind, kinds
+from continual_petl.kind import OwnColumn
+from continual_petl.kind_registry import find_kind, kinds
 from continual_petl.streams.schema.data_spec import Text
 from continual_petl.streams.schema.training_spec import TrainingSpec
 

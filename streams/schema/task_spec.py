@@ -19,8 +19,8 @@ from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import did_you_mean
 from continual_petl.heads.metric_code import is_own, path_of
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
-from continual_petl.kind import KindName, find_kind, import_kind, kind_names, kind_of, names_where
 from continual_petl.kind import Options as OptionsFrom
+from continual_petl.kind_registry import KindName, find_kind, import_kind, kind_names, kind_of, names_where
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data

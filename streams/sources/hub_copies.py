@@ -12,7 +12,7 @@ from glob import glob, has_magic
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick

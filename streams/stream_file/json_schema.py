@@ -16,7 +16,8 @@ from continual_petl.added import added
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
-from continual_petl.kind import Kind, kind_names, kinds
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import kind_names, kinds
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema.stream_spec import StreamSpec
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from continual_petl._strict_model import UserSpec
 from continual_petl.errors import StreamFileError
-from continual_petl.kind import kinds_refused
+from continual_petl.kind_registry import kinds_refused
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from continual_petl import kind
+from continual_petl import kind_registry
 from tests.docs.blocks import Block, BrokenPage, blocks_of
 from tests.docs.not_run import PYTHON, TEXTS
 from tests.docs.shell import run_block
@@ -44,8 +44,8 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
                 case language:
                     raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
     finally:
-        kind._registered.clear()  # those that the page has added
-        kind._codes.clear()
+        kind_registry._registered.clear()  # those that the page has added
+        kind_registry._codes.clear()
     return used
 
 

@@ -174,7 +174,8 @@ def test_report_and_lists_show_it(learned: Path, tmp_path: Path, capsys: pytest.
 
 
 def labelled(labels: list[Any], options: list[Any], class_names: Any = None) -> list[str]:
-    from continual_petl.kind import HowRead, find_kind
+    from continual_petl.kind import HowRead
+    from continual_petl.kind_registry import find_kind
 
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [choice()]})
     given = SplitRows(

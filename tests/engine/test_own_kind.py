@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, Run, StoreError, kind, learn
+from continual_petl import InputError, Run, StoreError, kind_registry, learn
 from continual_petl.cli.main import main
 from continual_petl.digests import file_digest
-from continual_petl.kind import allow_kind, find_kind, kinds_refused
+from continual_petl.kind_registry import allow_kind, find_kind, kinds_refused
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 from tests.house import ROOT
@@ -49,8 +49,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """Forget that kinds were allowed, as in a new process."""
-    kind._registered.clear()
-    kind._codes.clear()
+    kind_registry._registered.clear()
+    kind_registry._codes.clear()
 
 
 def halves(**more: Any) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from continual_petl.cli.main import main
 from continual_petl.engine.session import changed_settings
 from continual_petl.errors import Interrupted
 from continual_petl.heads.spans import normalised
-from continual_petl.kind import HowRead, find_kind
+from continual_petl.kind import HowRead
+from continual_petl.kind_registry import find_kind
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from continual_petl.serve import ServeSettings, make_app

@@ -22,7 +22,7 @@ from continual_petl.export.format_names import FORMATS, ONLY_IF, CannotExpressEr
 from continual_petl.export.formats import announced, check_format
 from continual_petl.export.merged import write_checkpoint
 from continual_petl.export.peft.write_adapter import write_peft
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 from continual_petl.store.store import Store
 from tests.export.subjects import Folder, subject_of
 from tests.kinds import METRICS

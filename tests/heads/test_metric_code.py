@@ -16,7 +16,8 @@ from continual_petl.heads import metric_code
 from continual_petl.heads.metric_code import code_problem, function_of, load_metric
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.task_metrics import make_metrics
-from continual_petl.kind import IGNORED, find_kind
+from continual_petl.kind import IGNORED
+from continual_petl.kind_registry import find_kind
 
 CODE = """
 from json import dumps

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from continual_petl.heads.predictions import ROUNDING, Prediction
 from continual_petl.heads.targets import Targets
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 
 def predictions(

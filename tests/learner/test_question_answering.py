@@ -17,7 +17,8 @@ from transformers import BertForQuestionAnswering
 
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.errors import InputError
-from continual_petl.kind import HowEncoded, find_kind
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import find_kind
 from continual_petl.kinds.question_answering import Gold
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.respond import respond

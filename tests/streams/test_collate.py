@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import IGNORED, Sequences, Texts, TokenisedRows, offsets_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError, StreamFileError
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingOverride
 from continual_petl.streams.stream_file.yaml_file import dump_stream, json_schema, load_stream
 from tests.kinds import GENERATIVE, LABELLED, METRICS

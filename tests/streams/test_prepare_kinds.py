@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_names
+from continual_petl.kind_registry import kind_names
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec

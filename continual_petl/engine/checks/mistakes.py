@@ -26,7 +26,7 @@ from continual_petl.backbones.available import MissingBackboneError, check_avail
 from continual_petl.backbones.backbone_files import CONFIG, source_of
 from continual_petl.backbones.max_length import check_max_length
 from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about, raise_problems
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.store.store import Store
 from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.backbone_spec import BackboneSpec

@@ -18,7 +18,8 @@ from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
 from continual_petl.errors import InputError, Key, about
-from continual_petl.kind import HowEncoded, kind_of
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.packing import check_packing

@@ -26,7 +26,7 @@ from continual_petl.engine.trainers import predicting_trainer, predicts_here, qu
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.task_metrics import make_metrics
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.generate import decode
 from continual_petl.learner.learner import alone

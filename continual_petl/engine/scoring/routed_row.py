@@ -17,7 +17,7 @@ from continual_petl.engine.scoring.evaluate import certified_rows
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder

@@ -17,7 +17,8 @@ from continual_petl.engine.scoring.evaluate import certified_rows, clipped, labe
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.predictions import Prediction, number_in_words
-from continual_petl.kind import Kind, kind_of
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import head_of
 from continual_petl.predictor.row_checks import in_words
 from continual_petl.report.wrong_predictions import WrongPredictions, WrongRow

@@ -25,7 +25,7 @@ from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task.state_cache import StateCache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import InputError, StoreError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.task_plan import unlike, with_values
 from continual_petl.store.certificate.history import CURVE

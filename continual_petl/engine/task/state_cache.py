@@ -30,7 +30,7 @@ from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import predicting_trainer, quiet
-from continual_petl.kind import find_kind, kind_of
+from continual_petl.kind_registry import find_kind, kind_of
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.prefix_cache import cannot_cache_error, num_uses, why_not_kept

@@ -25,7 +25,7 @@ from continual_petl.export.adapterhub.parts import VERSION
 from continual_petl.export.hard_rows import ends_every_text
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 
 HEAD_CONFIG = "head_config.json"
 HEAD_TENSORS = "model_head.safetensors"

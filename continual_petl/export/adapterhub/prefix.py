@@ -23,7 +23,7 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.export.adapterhub.parts import HubAdapter, left_out, refused
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.streams.encoding.tokenise_sources import room_for
 
 POOL = "prefix_tuning.prefix_tunings"

@@ -21,7 +21,7 @@ from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, rea
 from continual_petl.export.adapterhub.hooks import Hooks, add_hooks
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import reading_inputs
 
 

@@ -18,7 +18,7 @@ from continual_petl.banks.forms.projection import part_of
 from continual_petl.export.classes import auto_class, find_place
 from continual_petl.export.format_names import CannotExpressError
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 

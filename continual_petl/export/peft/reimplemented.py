@@ -31,7 +31,7 @@ from continual_petl.errors import ExportError
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.peft.adapter import Names
 from continual_petl.export.subject import Subject
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import reading_inputs
 
 START = "base_model.model."

@@ -24,7 +24,7 @@ from continual_petl.export.readme import peft_card
 from continual_petl.export.readme_code import Loading, code_of
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.store.files.atomic import json_bytes
 
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {

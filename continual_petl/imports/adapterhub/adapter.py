@@ -25,7 +25,7 @@ from continual_petl.imports.adapterhub.prefix import prefixes, without_copies
 from continual_petl.imports.head import ImportedHead, find_head, kind_of_adapter
 from continual_petl.imports.imported import Imported
 from continual_petl.imports.target_modules import layer_range
-from continual_petl.kind import find_kind
+from continual_petl.kind_registry import find_kind
 
 
 def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.report.figures.registry import task_figure
 from continual_petl.report.figures.style import (
     MUTED,

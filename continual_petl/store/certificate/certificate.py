@@ -16,7 +16,7 @@ from pydantic import (
 from continual_petl.errors import StoreError
 from continual_petl.heads.metric_code import is_own
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
-from continual_petl.kind import kind_code, kind_of
+from continual_petl.kind_registry import kind_code, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.values import (

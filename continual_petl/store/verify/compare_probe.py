@@ -12,7 +12,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import same_bits
 from continual_petl.errors import StoreError
-from continual_petl.kind import kind_of
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.environment import current_environment

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.heads.head import IGNORED
-from continual_petl.kind import Kind, kind_of
+from continual_petl.kind import Kind
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import ends_of
 from continual_petl.learner.task_bank import INPUTS
 from continual_petl.learner.task_plan import TaskPlan

@@ -15,7 +15,8 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.max_length import RELATIVE_LENGTH
 from continual_petl.errors import StoreError
 from continual_petl.heads.head import IGNORED
-from continual_petl.kind import MAX_OPTIONS, kind_of
+from continual_petl.kind import MAX_OPTIONS
+from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import allowed_kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.kind import find_kind, kind_of
+from continual_petl.kind_registry import find_kind, kind_of
 from continual_petl.learner.generate import Decoding, Ends
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank

@@ -1,0 +1,206 @@
+"""Where kinds of tasks are found, and which may be imported.
+
+The kinds of this package are in `continual_petl.kinds`, one file each. An installed package can add one: a class derived
+from `Kind` (or from one of those), registered under its name as an entry point of the group ``continual_petl.kinds``. A
+stream file can name any other such class, ``package.module.name``, which is imported with the user's permission.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Annotated, Any, Protocol
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from continual_petl.added import added, load_added
+from continual_petl.errors import InputError
+from continual_petl.kind import Kind
+from continual_petl.own_code import code_digest, file_of, import_own, is_own
+
+BUILT_IN = {
+    "classification": "continual_petl.kinds.classification:Classification",
+    "regression": "continual_petl.kinds.regression:Regression",
+    "multilabel": "continual_petl.kinds.multilabel:Multilabel",
+    "token-classification": "continual_petl.kinds.token_classification:TokenClassification",
+    "seq2seq": "continual_petl.kinds.seq2seq:Seq2Seq",
+    "causal-lm": "continual_petl.kinds.causal_lm:CausalLM",
+    "image-classification": "continual_petl.kinds.image_classification:ImageClassification",
+    "multiple-choice": "continual_petl.kinds.multiple_choice:MultipleChoice",
+    "question-answering": "continual_petl.kinds.question_answering:QuestionAnswering",
+}
+"""The kinds of this package, in the order in which they are listed."""
+
+
+class HasKind(Protocol):
+    """A task, a plan or a certificate."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+
+
+def kind_of(task: HasKind) -> Kind:
+    """Return the kind of a task, of a plan or of a certificate."""
+    return find_kind(task.kind)
+
+
+def find_kind(name: str) -> Kind:
+    """Return a kind by its name.
+
+    Raises:
+        InputError: if there is none, or the package that adds it is broken.
+    """
+    return _registered[name] if name in _registered else _found(name)
+
+
+@cache
+def _found(name: str) -> Kind:
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        found: Kind = getattr(importlib.import_module(module), attribute)()
+        return found
+    if name not in added("kinds") and is_own(name):
+        raise InputError(_NOT_ALLOWED.format(name))
+    if name not in added("kinds"):
+        raise InputError(
+            f"kind: got {name!r}; allowed: {', '.join(kind_names())}. If a package adds it, install that package."
+        )
+    made = load_added("kinds", name, lambda found: found())
+    if not isinstance(made, Kind) or made.name != name:
+        raise InputError(
+            f"kind {name!r}: {added('kinds')[name].value} has to be a class derived from continual_petl.kind.Kind with this "
+            f"name; it makes {made!r:.80}."
+        )
+    return made
+
+
+def allow_kind(name: str, digest: str | None = None) -> None:
+    """Import a kind that is named by ``package.module.name``; the user must have allowed it.
+
+    Args:
+        name: the dotted name of the class.
+        digest: the digest that its module's file must have; None means any.
+
+    Raises:
+        InputError: if there is no such class, or its module's file differs or cannot be read; nothing is imported then.
+    """
+    found = code_digest("kind", name)
+    if digest is not None and found != digest:
+        raise InputError(changed_kind(name, found, digest))
+    if name in _codes:
+        if _codes[name] != found:
+            raise InputError(
+                f"kind {name!r}: {file_of('kind', name)} has changed since it was imported: restart Python."
+            )
+        return
+    made = import_own("kind", name, _FORM)
+    if not (isinstance(made, type) and issubclass(made, Kind)) or made.__module__ != name.rpartition(".")[0]:
+        raise InputError(
+            f"kind {name!r}: it is {made!r:.80}; a kind has to be {_FORM}, defined in the module that is named."
+        )
+    kind = made()
+    kind.name = name
+    _registered[name], _codes[name] = kind, found
+
+
+def kind_code(name: str) -> str | None:
+    """Return the digest of the code of a kind that is named by ``package.module.name``; None for all others."""
+    return _codes.get(name)
+
+
+def changed_kind(name: str, found: str, digest: str) -> str:
+    """Return the message that the code of a kind is not that of a bank."""
+    return (
+        f"kind {name!r}: {file_of('kind', name)} is not the code that the task was learned with: its SHA-256 is {found}, but "
+        f"{digest} was certified. Restore that version."
+    )
+
+
+@contextmanager
+def kinds_refused() -> Iterator[None]:
+    """Import no kind in the block, whatever a specification says: it is from a run folder, which may come from anyone."""
+    token = _may_import.set(False)
+    try:
+        yield
+    finally:
+        _may_import.reset(token)
+
+
+def import_kind(tree: object) -> None:
+    """Import the kind of a task, given as plain data, if the task allows it; do nothing inside `kinds_refused`."""
+    if not isinstance(tree, Mapping) or tree.get("remote_code") is not True or not _may_import.get():
+        return
+    name = tree.get("kind")
+    if isinstance(name, str) and is_own(name) and name not in added("kinds"):
+        allow_kind(name)
+
+
+def register_kind(kind: Kind) -> None:
+    """Add a kind for this process; an entry point of the group ``continual_petl.kinds`` adds it for all.
+
+    Raises:
+        InputError: if there is another kind of this name.
+    """
+    if kind.name in kind_names() and type(_registered.get(kind.name)).__qualname__ != type(kind).__qualname__:
+        raise InputError(f"kind {kind.name!r}: there is a kind of this name already; choose another name.")
+    _registered[kind.name] = kind
+
+
+def kind_names() -> tuple[str, ...]:
+    """Return the names of all kinds: those of this package, then those that installed packages or this process add."""
+    return tuple(dict.fromkeys((*BUILT_IN, *added("kinds"), *_registered)))
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Return all kinds, in the order of their names' list."""
+    return tuple(map(find_kind, kind_names()))
+
+
+def names_where(fact: str) -> tuple[str, ...]:
+    """Return the names of the kinds for which a fact holds.
+
+    Example:
+        >>> names_where("generates")
+        ('seq2seq', 'causal-lm')
+    """
+    return tuple(kind.name for kind in kinds() if getattr(kind, fact))
+
+
+_registered: dict[str, Kind] = {}
+_codes: dict[str, str] = {}
+"""The digests of the modules of kinds that the user has allowed in this process."""
+_may_import = ContextVar("_may_import", default=True)
+_FORM = "a class derived from continual_petl.kind.Kind"
+_NOT_ALLOWED = (
+    "kind {!r}: it is a class of a Python module, which is not imported without your permission, since it can do whatever "
+    "you can. Read that code, then write remote_code: true in the task; for a run folder, which may come from anyone, pass "
+    "--remote-code, or Run(folder, remote_code=True)."
+)
+
+
+class _Known:
+    """The name of a kind, checked like a `Literal` of all names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_known, serialization=core_schema.to_string_ser_schema())
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": list(kind_names()), "type": "string"}
+
+
+def _known(value: object) -> str:
+    if isinstance(value, str) and value in kind_names():
+        return value
+    if isinstance(value, str) and is_own(value):
+        raise InputError(_NOT_ALLOWED.format(value))
+    listed = [*map(repr, kind_names())]
+    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})
+
+
+KindName = Annotated[str, _Known()]
+"""The name of a kind, as in a stream file."""
