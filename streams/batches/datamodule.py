@@ -25,7 +25,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.budget import check_budget
-from continual_petl.streams.batches.loaders import EvaluationLoader, Place, TrainLoader
+from continual_petl.streams.batches.loaders import EvaluationLoader, Place, Share, TrainLoader
 from continual_petl.streams.batches.packing import Packed
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
@@ -127,16 +127,13 @@ class TaskDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> TrainLoader:
         """Return the shuffled, length-bucketed, resumable training batches."""
-        rank, world_size = self._process()
         return TrainLoader(
             self.data.train,
             self._order,
             self._pad_token_id,
             kind=self.data.task.kind,
-            num_workers=self._num_workers,
+            share=self._share(),
             place=self._place,
-            rank=rank,
-            world_size=world_size,
         )
 
     def val_dataloader(self) -> EvaluationLoader:
@@ -167,20 +164,19 @@ class TaskDataModule(L.LightningDataModule):
         return self.frozen(batch, "train" if trainer.training else "validation")
 
     def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
-        rank, world_size = (0, 1) if self.together else self._process()
         return EvaluationLoader(
             rows,
             self._eval_batch_size,
             self._pad_token_id,
             kind=self.data.task.kind,
-            num_workers=self._num_workers,
-            rank=rank,
-            world_size=world_size,
+            share=Share(num_workers=self._num_workers) if self.together else self._share(),
             max_tokens=self._eval_max_tokens,
         )
 
-    def _process(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def _share(self) -> Share:
+        if self.trainer is None:
+            return Share(num_workers=self._num_workers)
+        return Share(self.trainer.global_rank, self.trainer.world_size, self._num_workers)
 
     def _place(self) -> Place | None:
         if self.trainer is None or not self.trainer.training:

@@ -20,6 +20,7 @@ every step (`continual_petl.learner.windows` gives them no weight). In evaluatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,23 @@ Place = tuple[int, int]
 """(epoch, number of finished batches of this epoch)"""
 
 
+@dataclass(frozen=True)
+class Share:
+    """Which of the batches this process makes, and with how many workers."""
+
+    rank: int = 0
+    """Rank of this process."""
+    world_size: int = 1
+    """Number of processes that share the batches."""
+    num_workers: int = 0
+    """Processes that build batches; 0 builds them in this process."""
+
+    def __post_init__(self) -> None:
+        """Check the number of workers."""
+        if self.num_workers < 0:
+            raise InputError(f"training.num_workers: got {self.num_workers}; it must be 0 or more.")
+
+
 class TrainLoader:
     """Training batches, epoch after epoch. Implements Lightning's protocol for stateful loaders.
 
@@ -45,11 +63,9 @@ class TrainLoader:
         order: which rows make up each batch and, if rows are packed, which of them share a window.
         pad_token_id: see `collate`.
         kind: the kind of the task.
-        num_workers: processes that build batches; 0 builds them in this process.
+        share: which of the batches this process makes.
         place: called when an iteration starts; returns where to start, or ``None`` to use the loader's own count (every
             iteration is one epoch, and only the first after ``load_state_dict`` starts in the middle).
-        rank: rank of this process.
-        world_size: number of processes that share the batches.
     """
 
     def __init__(
@@ -59,18 +75,16 @@ class TrainLoader:
         pad_token_id: int,
         *,
         kind: str = "classification",
-        num_workers: int = 0,
+        share: Share = Share(),
         place: Callable[[], Place | None] = lambda: None,
-        rank: int = 0,
-        world_size: int = 1,
     ) -> None:
         self.rows = rows
         self.order = order
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size = share.rank, share.world_size
         make = partial(collate_packed, rows, pad_token_id=pad_token_id)
         if isinstance(order, LengthBucketed):
             make = partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=True)
-        self._make = _Maker(make, num_workers)
+        self._make = _Maker(make, share.num_workers)
         self._place = place
         self._seen: Place = (0, 0)
         self._next: Place = (0, 0)
@@ -138,9 +152,7 @@ class EvaluationLoader:
         batch_size: maximum rows per batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
-        num_workers: processes that build batches; 0 builds them in this process.
-        rank: rank of this process.
-        world_size: number of processes that share the batches.
+        share: which of the batches this process makes.
         max_tokens: maximum tokens per batch, padding included; None means no limit.
     """
 
@@ -151,14 +163,13 @@ class EvaluationLoader:
         pad_token_id: int,
         *,
         kind: str = "classification",
-        num_workers: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        share: Share = Share(),
         max_tokens: int | None = None,
     ) -> None:
         self.rows = rows
-        self._batches = _shared(rows, batch_size, max_tokens, world_size)[rank::world_size]
-        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False), num_workers)
+        self._batches = _shared(rows, batch_size, max_tokens, share.world_size)[share.rank :: share.world_size]
+        make = partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False)
+        self._make = _Maker(make, share.num_workers)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -184,8 +195,6 @@ class _Maker:
     """Turns lists of row indices into batches, in this process or in workers."""
 
     def __init__(self, make: Callable[[Any], dict[str, Tensor]], num_workers: int) -> None:
-        if num_workers < 0:
-            raise InputError(f"training.num_workers: got {num_workers}; it must be 0 or more.")
         self._collate = make
         self._num_workers = num_workers
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.streams.encoding.cache_files import CacheFiles
-from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, settings_kept
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, check_fast, encode, settings_kept
 
 MIN_ROWS = 2000
 """Smaller splits are tokenised too fast for a cache to matter."""
@@ -50,46 +50,28 @@ def usual_cache() -> CacheFiles | None:
     return CacheFiles.usual("tokens")
 
 
-def encode_cached(
-    cache: CacheFiles | None,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[Any],
-    pairs: Sequence[str] | None,
-    max_length: int,
-    **options: bool,
-) -> Encoded:
-    """Tokenise rows as `encode` does, or take them from the cache.
-
-    Args:
-        cache: the cache; None always tokenises.
-        tokenizer: a fast tokenizer.
-        texts: one text per row, or one list of words.
-        pairs: the second text of each row, or ``None``.
-        max_length: maximum tokens per row.
-        options: the other arguments of `encode`.
-    """
+def encode_cached(cache: CacheFiles | None, tokenizer: PreTrainedTokenizerBase, given: ToEncode) -> Encoded:
+    """Tokenise rows as `encode` does, or take them from the cache; without a cache, they are always tokenised."""
     own_code = type(tokenizer).__module__.split(".")[0] != "transformers"
-    if cache is None or len(texts) < MIN_ROWS or own_code:
-        return encode(tokenizer, texts, pairs, max_length, **options)
+    if cache is None or len(given.texts) < MIN_ROWS or own_code:
+        return encode(tokenizer, given)
     check_fast(tokenizer)
-    key = _key(tokenizer, texts, pairs, {"max_length": max_length, **options})
+    key = _key(tokenizer, given)
     content = cache.read(key)
     if content is not None:
-        found = _unpacked(content, tokenizer, texts, max_length, options)
-        if found is not None and _same_again(found, tokenizer, texts, pairs, max_length, options):
+        found = _unpacked(content, tokenizer, given)
+        if found is not None and _same_again(found, tokenizer, given):
             return found
         cache.refuse(key, "it does not hold the tokens of these texts")
-    encoded = encode(tokenizer, texts, pairs, max_length, **options)
+    encoded = encode(tokenizer, given)
     content = safetensors.numpy.save({name: array for name, array in vars(encoded).items() if array is not None})
     # Some tokenizers have ids beyond their vocabulary size; content that would be rejected on reading is not written.
-    if _unpacked(content, tokenizer, texts, max_length, options) is not None:
+    if _unpacked(content, tokenizer, given) is not None:
         cache.write(key, content)
     return encoded
 
 
-def _key(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], pairs: Sequence[str] | None, asked: dict[str, Any]
-) -> str:
+def _key(tokenizer: PreTrainedTokenizerBase, given: ToEncode) -> str:
     with settings_kept(tokenizer):
         # Truncation and padding settings are left over from the last call; they are not part of the tokenizer.
         tokenizer.backend_tokenizer.no_truncation()
@@ -102,22 +84,20 @@ def _key(
         "rules": hashlib.sha256(rules.encode()).hexdigest(),
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "settings": {name: getattr(tokenizer, name, None) for name in _SETTINGS},
-        "asked": asked,
-        "rows": len(texts),
-        "pairs": pairs is not None,
+        "asked": {name: value for name, value in vars(given).items() if name not in ("texts", "pairs")},
+        "rows": len(given.texts),
+        "pairs": given.pairs is not None,
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for column in (texts, pairs or ()):
+    for column in (given.texts, given.pairs or ()):
         for start in range(0, len(column), _CHUNK):
             digest.update(json.dumps(list(column[start : start + _CHUNK])).encode())
     return digest.hexdigest()
 
 
-def _unpacked(
-    content: bytes, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], max_length: int, options: dict[str, bool]
-) -> Encoded | None:
+def _unpacked(content: bytes, tokenizer: PreTrainedTokenizerBase, given: ToEncode) -> Encoded | None:
     """Return the arrays of a cached file if they are plausible for these texts."""
-    wanted = {"ids", "offsets", "cut"} | {name for name in ("types", "words") if options.get(name)}
+    wanted = {"ids", "offsets", "cut"} | {name for name in ("types", "words") if getattr(given, name)}
     try:
         arrays = safetensors.numpy.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError):
@@ -131,8 +111,8 @@ def _unpacked(
         words=arrays.get("words"),
         cut=arrays["cut"],
     )
-    num_words = np.array([len(row) for row in texts]) if encoded.words is not None else None
-    return encoded if _sound(encoded, len(texts), max_length, len(tokenizer), num_words) else None
+    num_words = np.array([len(row) for row in given.texts]) if encoded.words is not None else None
+    return encoded if _sound(encoded, len(given.texts), given.max_length, len(tokenizer), num_words) else None
 
 
 def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_words_N: NDArray[np.int64] | None) -> bool:
@@ -153,18 +133,11 @@ def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_wor
     )
 
 
-def _same_again(
-    found: Encoded,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[Any],
-    pairs: Sequence[str] | None,
-    max_length: int,
-    options: dict[str, bool],
-) -> bool:
+def _same_again(found: Encoded, tokenizer: PreTrainedTokenizerBase, given: ToEncode) -> bool:
     """Tokenise a few evenly spaced rows again, and compare."""
-    chosen = np.linspace(0, len(texts) - 1, _NUM_AGAIN).astype(np.int64).tolist()
-    some_pairs = None if pairs is None else [pairs[row] for row in chosen]
-    again = encode(tokenizer, [texts[row] for row in chosen], some_pairs, max_length, **options)
+    chosen = np.linspace(0, len(given.texts) - 1, _NUM_AGAIN).astype(np.int64).tolist()
+    pairs = None if given.pairs is None else [given.pairs[row] for row in chosen]
+    again = encode(tokenizer, replace(given, texts=[given.texts[row] for row in chosen], pairs=pairs))
     spans = [slice(int(found.offsets[row]), int(found.offsets[row + 1])) for row in chosen]
     ours: dict[str, Any] = {"cut": found.cut[chosen], "offsets": np.cumsum([0, *(s.stop - s.start for s in spans)])}
     for name in ("ids", "types", "words"):

@@ -18,7 +18,7 @@ from continual_petl.streams.encoding.rows import IGNORED, offsets_of
 from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
 from continual_petl.streams.encoding.rows import TokenisedRows as TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
-from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, glues_words
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, check_fast, glues_words
 from continual_petl.streams.encoding.tokenizer_calls import padding_id as padding_id
 from continual_petl.streams.sources.checks import show
 
@@ -50,7 +50,7 @@ def tokenise(
         same_number(name, other, "texts", texts)
     check_room(tokenizer, max_length, pair=pairs is not None)
     types = "token_type_ids" in tokenizer.model_input_names
-    encoded = encode_cached(cache, tokenizer, texts, pairs, max_length, types=types)
+    encoded = encode_cached(cache, tokenizer, ToEncode(texts, pairs, max_length, types=types))
     return TokenisedRows(
         ids=encoded.ids,
         offsets=encoded.offsets,
@@ -85,17 +85,11 @@ def tokenise_words(
     """
     same_number("tags", tags, "rows", rows)
     check_room(tokenizer, max_length, pair=False)
-    given = [[word if number == 0 else f" {word}" for number, word in enumerate(row)] for row in rows]
+    spaced = [[word if number == 0 else f" {word}" for number, word in enumerate(row)] for row in rows]
+    types = "token_type_ids" in tokenizer.model_input_names
     try:
-        encoded = encode_cached(
-            cache,
-            tokenizer,
-            given if glues_words(tokenizer) else rows,
-            None,
-            max_length,
-            types="token_type_ids" in tokenizer.model_input_names,
-            words=True,
-        )
+        given = ToEncode(spaced if glues_words(tokenizer) else rows, None, max_length, types=types, words=True)
+        encoded = encode_cached(cache, tokenizer, given)
     except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
             f"backbone: {type(tokenizer).__name__} does not take text that is split into words ({error}), as "

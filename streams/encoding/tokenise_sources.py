@@ -21,7 +21,7 @@ from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
-from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, encode
 
 _NO_LIMIT = 1_000_000
 TARGET_LENGTH = 128
@@ -75,7 +75,7 @@ def tokenise_sources(
     check_room(tokenizer, source_room, pair=False)
     continues = find_kind(kind).continues
     closing = num_closing(tokenizer) if continues else 0
-    encoded = encode_cached(cache, tokenizer, sources, None, source_room + closing)
+    encoded = encode_cached(cache, tokenizer, ToEncode(sources, None, source_room + closing))
     ids, offsets = _shortened(encoded, closing)
     target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=not continues)
     rows = TokenisedRows(
@@ -143,7 +143,8 @@ def _targets(
             f"max_target_length: got {room}, but this tokenizer adds {counted(needed, 'special token')} to each "
             f"target; use at least {needed + 1}."
         )
-    encoded = encode_cached(cache, tokenizer, targets, None, room - (end is not None), special=special, target=True)
+    given = ToEncode(targets, None, room - (end is not None), special=special, target=True)
+    encoded = encode_cached(cache, tokenizer, given)
     if end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets))
@@ -153,7 +154,7 @@ def _targets(
 
 def adds_end(tokenizer: PreTrainedTokenizerBase, *, special: bool) -> bool:
     """Return whether the tokenizer itself adds the end token to a target; mBART's puts it before the language code."""
-    return tokenizer.eos_token_id in encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
+    return tokenizer.eos_token_id in encode(tokenizer, ToEncode(["a"], None, 64, special=special, target=True)).ids
 
 
 def num_closing(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -26,6 +26,26 @@ from continual_petl.streams.encoding.rows import offsets_of
 _CHUNK = 1000  # rows passed to the tokenizer at once: limits the memory of its Python objects
 
 
+@dataclass(frozen=True, eq=False)
+class ToEncode:
+    """Rows, and how a tokenizer encodes them."""
+
+    texts: Sequence[Any]
+    """One text per row, or one list of words per row if ``words`` is true."""
+    pairs: Sequence[str] | None
+    """The second text of each row, or ``None``."""
+    max_length: int
+    """Maximum tokens per row, special tokens included."""
+    types: bool = False
+    """Whether to keep the token types."""
+    words: bool = False
+    """Whether rows are lists of words; if so, the word index of each token is returned too."""
+    special: bool = True
+    """Whether to add special tokens."""
+    target: bool = False
+    """Whether the rows are targets: some tokenizers encode targets differently, and they are cut at the end."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encoded:
     """Rows as flat arrays of T tokens; see :class:`~continual_petl.streams.encoding.rows.TokenisedRows`."""
@@ -63,29 +83,8 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return 0
 
 
-def encode(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[Any],
-    pairs: Sequence[str] | None,
-    max_length: int,
-    *,
-    types: bool = False,
-    words: bool = False,
-    special: bool = True,
-    target: bool = False,
-) -> Encoded:
-    """Tokenise rows, truncating each to ``max_length``.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        texts: one text per row, or one list of words per row if ``words`` is true.
-        pairs: the second text of each row, or ``None``.
-        max_length: maximum tokens per row, special tokens included.
-        types: whether to keep the token types.
-        words: whether rows are lists of words; if so, the word index of each token is returned too.
-        special: whether to add special tokens.
-        target: whether the rows are targets: some tokenizers encode targets differently, and they are cut at the end.
-    """
+def encode(tokenizer: PreTrainedTokenizerBase, given: ToEncode) -> Encoded:
+    """Tokenise rows with a fast tokenizer, truncating each to its maximum length."""
     ids: list[NDArray[np.int32]] = []
     kinds: list[NDArray[np.int8]] = []
     numbers: list[NDArray[np.int32]] = []
@@ -93,34 +92,34 @@ def encode(
     cut: list[bool] = []
     options: dict[str, Any] = {
         "truncation": "longest_first",
-        "max_length": max_length,
+        "max_length": given.max_length,
         "padding": False,
-        "add_special_tokens": special,
+        "add_special_tokens": given.special,
         "return_attention_mask": False,
-        "return_token_type_ids": types,
-        "is_split_into_words": words,
+        "return_token_type_ids": given.types,
+        "is_split_into_words": given.words,
     }
     with settings_kept(tokenizer):
-        if target:
+        if given.target:
             # A source may be cut at the beginning, but a target is generated from its beginning on.
             tokenizer.truncation_side = "right"
-        for start in range(0, len(texts), _CHUNK):
-            chunk = list(texts[start : start + _CHUNK])
-            second = None if pairs is None else list(pairs[start : start + _CHUNK])
-            encoded = tokenizer(text_target=chunk, **options) if target else tokenizer(chunk, second, **options)
+        for start in range(0, len(given.texts), _CHUNK):
+            chunk = list(given.texts[start : start + _CHUNK])
+            second = None if given.pairs is None else list(given.pairs[start : start + _CHUNK])
+            encoded = tokenizer(text_target=chunk, **options) if given.target else tokenizer(chunk, second, **options)
             rows = encoded.encodings or ()
             lengths.extend(len(row) for row in encoded["input_ids"])
             ids.append(_flat(encoded["input_ids"], np.int32))
-            if types:
+            if given.types:
                 kinds.append(_flat(encoded["token_type_ids"], np.int8))
-            if words:
+            if given.words:
                 numbers.append(_flat(([-1 if w is None else w for w in row.word_ids] for row in rows), np.int32))
             cut.extend(bool(row.overflowing) for row in rows)
     return Encoded(
         ids=_joined(ids, np.int32),
         offsets=offsets_of(lengths),
-        types=_joined(kinds, np.int8) if types else None,
-        words=_joined(numbers, np.int32) if words else None,
+        types=_joined(kinds, np.int8) if given.types else None,
+        words=_joined(numbers, np.int32) if given.words else None,
         cut=np.array(cut, dtype=np.bool_),
     )
 

@@ -30,7 +30,7 @@ from continual_petl.engine.task import learning_curve
 from continual_petl.learner.windows import Windows
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
-from continual_petl.streams.batches.loaders import TrainLoader
+from continual_petl.streams.batches.loaders import Share, TrainLoader
 from tests.chats import PLAIN, chat_backbone
 from tests.desk import SILENT
 from tests.engine.test_chats import talk
@@ -233,7 +233,7 @@ def test_a_step_of_several_processes_is_that_of_one_batch(
     indices: dict[int, list[int]] = {}
     for rank in range(num_processes):
         loader = TrainLoader(
-            data.data.train, data._order, 0, kind=data.data.task.kind, rank=rank, world_size=num_processes
+            data.data.train, data._order, 0, kind=data.data.task.kind, share=Share(rank, num_processes)
         )
         trainer = trainer_of(loader, every, num_processes)
         parts = Windows(learner.plan)

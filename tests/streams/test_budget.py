@@ -15,7 +15,7 @@ from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
 from continual_petl.streams.batches.budget import buckets, rows_that_fit
 from continual_petl.streams.batches.datamodule import TaskDataModule
-from continual_petl.streams.batches.loaders import TrainLoader
+from continual_petl.streams.batches.loaders import Share, TrainLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -126,7 +126,7 @@ def test_processes_share_the_batches(world_size: int) -> None:
     rows = _rows(LENGTHS[:60], None)
     order = LengthBucketed(lengths=rows.lengths, batch_size=8, seed=1, max_tokens=int(rows.lengths.max()) * 2)
     shares = [
-        [tuple(batch["index"].tolist()) for batch in TrainLoader(rows, order, 0, rank=rank, world_size=world_size)]
+        [tuple(batch["index"].tolist()) for batch in TrainLoader(rows, order, 0, share=Share(rank, world_size))]
         for rank in range(world_size)
     ]
     assert len({len(share) for share in shares}) == 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.collate import collate, collate_packed
-from continual_petl.streams.batches.loaders import TrainLoader
+from continual_petl.streams.batches.loaders import Share, TrainLoader
 from continual_petl.streams.batches.packing import Packed, pack
 from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
 
@@ -117,7 +117,7 @@ def test_a_loader_resumes_in_the_middle_of_an_epoch(num_workers: int) -> None:
     order = order_of((rows.lengths + rows.target_lengths).tolist(), batch_size=1)
 
     def loader() -> TrainLoader:
-        return TrainLoader(rows, order, 0, kind="causal-lm", num_workers=num_workers)
+        return TrainLoader(rows, order, 0, kind="causal-lm", share=Share(num_workers=num_workers))
 
     whole, begun = list(loader()), loader()
     batches = iter(begun)

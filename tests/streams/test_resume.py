@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.datamodule import TaskDataModule
-from continual_petl.streams.batches.loaders import EvaluationLoader, TrainLoader
+from continual_petl.streams.batches.loaders import EvaluationLoader, Share, TrainLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -278,7 +278,7 @@ def test_loader_counts_epochs_without_a_trainer() -> None:
 def test_processes_share_the_batches(world_size: int) -> None:
     rows = _rows(NUM_ROWS)
     order = LengthBucketed(lengths=rows.lengths, batch_size=BATCH_SIZE, seed=1)
-    loaders = [TrainLoader(rows, order, 0, rank=rank, world_size=world_size) for rank in range(world_size)]
+    loaders = [TrainLoader(rows, order, 0, share=Share(rank, world_size)) for rank in range(world_size)]
     seen = [[tuple(batch["index"].tolist()) for batch in loader] for loader in loaders]
     assert {len(share) for share in seen} == {len(loaders[0])}
     assert {batch for share in seen for batch in share} == {tuple(batch.tolist()) for batch in order.epoch(0)}
@@ -286,7 +286,7 @@ def test_processes_share_the_batches(world_size: int) -> None:
 
 @pytest.mark.parametrize(("num_rows", "world_size"), [(3, 2), (5, 4), (9, 2)])
 def test_every_rank_scores_a_batch_and_no_row_twice(num_rows: int, world_size: int) -> None:
-    loaders = [EvaluationLoader(_rows(num_rows), 8, 0, rank=rank, world_size=world_size) for rank in range(world_size)]
+    loaders = [EvaluationLoader(_rows(num_rows), 8, 0, share=Share(rank, world_size)) for rank in range(world_size)]
     assert all(len(loader) > 0 for loader in loaders)
     seen = [row for loader in loaders for batch in loader for row in batch["index"].tolist()]
     assert sorted(seen) == list(range(num_rows))
@@ -294,4 +294,4 @@ def test_every_rank_scores_a_batch_and_no_row_twice(num_rows: int, world_size: i
 
 def test_fewer_rows_than_processes_are_refused() -> None:
     with pytest.raises(InputError, match="a split has 2 rows, too few for the 3 processes that share it"):
-        EvaluationLoader(_rows(2), 8, 0, rank=2, world_size=3)
+        EvaluationLoader(_rows(2), 8, 0, share=Share(2, 3))

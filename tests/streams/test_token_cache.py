@@ -15,7 +15,7 @@ from continual_petl.streams.encoding import token_cache, tokenizer_calls
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
-from continual_petl.streams.encoding.tokenizer_calls import Encoded
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode
 from continual_petl.streams.preparation.prepare import check_again, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.encoding import encode_rows
@@ -41,9 +41,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = tokenizer_calls.encode
 
-    def watched(tokenizer: Any, texts: Any, *args: Any, **options: Any) -> Encoded:
-        seen.append(len(texts))
-        return real(tokenizer, texts, *args, **options)
+    def watched(tokenizer: Any, given: ToEncode) -> Encoded:
+        seen.append(len(given.texts))
+        return real(tokenizer, given)
 
     monkeypatch.setattr(token_cache, "encode", watched)
     return seen
@@ -86,7 +86,7 @@ def test_cached_tokens_match_the_tokenizer(kind: Any, cache: CacheFiles, calls: 
 
 
 def _encode(tokenizer: Any, cache: CacheFiles | None, texts: Any = TEXTS, max_length: int = 8) -> Encoded:
-    return encode_cached(cache, tokenizer, texts, None, max_length, types=True)
+    return encode_cached(cache, tokenizer, ToEncode(texts, None, max_length, types=True))
 
 
 def test_cache_key_has_everything_that_affects_tokens(cache: CacheFiles) -> None:
@@ -104,9 +104,9 @@ def test_cache_key_has_everything_that_affects_tokens(cache: CacheFiles) -> None
     _encode(tokenizer, cache, max_length=9)
     _encode(tokenizer, cache, texts=[*TEXTS[:-1], TEXTS[-1] + " w1"])
     _encode(tokenizer, cache, texts=[" ".join(TEXTS[:2]), *TEXTS[2:]])
-    encode_cached(cache, tokenizer, TEXTS, PAIRS, 8, types=True)
-    encode_cached(cache, tokenizer, TEXTS, None, 8)
-    encode_cached(cache, tokenizer, TEXTS, None, 8, types=True, special=False)
+    encode_cached(cache, tokenizer, ToEncode(TEXTS, PAIRS, 8, types=True))
+    encode_cached(cache, tokenizer, ToEncode(TEXTS, None, 8))
+    encode_cached(cache, tokenizer, ToEncode(TEXTS, None, 8, types=True, special=False))
     assert number() == 7
     tokenizer.truncation_side = "left"
     cut = _encode(tokenizer, cache)
@@ -182,11 +182,11 @@ def test_hostile_file_with_a_valid_digest_is_rebuilt(what: str, cache: CacheFile
 
 def test_word_indices_out_of_range_are_refused(cache: CacheFiles) -> None:
     tokenizer = make_tokenizer()
-    right = encode_cached(cache, tokenizer, WORDS, None, 10, types=True, words=True)
+    right = encode_cached(cache, tokenizer, ToEncode(WORDS, None, 10, types=True, words=True))
     (path,) = cache.folder.iterdir()
     for value in (-2, 30):
         _rewritten(path, cache, words=_with(1, value))
-        found = encode_cached(cache, tokenizer, WORDS, None, 10, types=True, words=True)
+        found = encode_cached(cache, tokenizer, ToEncode(WORDS, None, 10, types=True, words=True))
         assert found.words is not None
         assert right.words is not None
         assert np.array_equal(found.words, right.words)
