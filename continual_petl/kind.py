@@ -292,7 +292,17 @@ class Kind:
         class_weights: tuple[float, ...] | None,
         targets: Any,
     ) -> nn.Module:
-        """Return the head, a `continual_petl.heads.head.Head` with uninitialised parameters; see `heads.build.build_head`."""
+        """Return the head, a `continual_petl.heads.head.Head` with uninitialised parameters.
+
+        Args:
+            width: size of the backbone's states.
+            num_outputs: one per label; 1 for regression; not used by generative tasks.
+            dropout: probability of dropout on the features, in training only.
+            label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regression
+                and multilabel tasks.
+            class_weights: one per label; regression and generative tasks have none.
+            targets: mean and deviation of the training targets, for regression.
+        """
         raise NotImplementedError
 
     def row_weights(self, rows: Any, class_weights: tuple[float, ...] | None) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.plan import RowFacts
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.stream import TaskStream
@@ -37,7 +38,7 @@ class Desk:
         self.data: dict[str, TaskDataModule] = {}
         for task in tasks.spec.tasks:
             prepared = self.session.prepare(task)
-            self.plans[task.name] = self.session.plan(task, prepared.labels, prepared.train)
+            self.plans[task.name] = self.session.plan(task, RowFacts.of(prepared))
             training = self.plans[task.name].training
             self.data[task.name] = TaskDataModule(
                 prepared,

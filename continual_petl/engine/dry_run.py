@@ -27,7 +27,7 @@ from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
 from continual_petl.export.formats import announced
 from continual_petl.learner import TaskPlan
-from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
@@ -135,7 +135,7 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
         check_order(session, task)
         check_plan(session, task)
     data = session.prepare(task)
-    plan = session.plan(task, data.labels, data.train, data.tags)
+    plan = session.plan(task, RowFacts.of(data))
     bank = build_bank(plan, backbone, folded=True)
     if task.name not in learned and plan.training.prefix_cache == "on":
         decide_state_cache(session, data, plan, bank, num_processes=num_processes(session.spec))

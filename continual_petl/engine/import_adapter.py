@@ -34,7 +34,7 @@ from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import Imported, check_imported
 from continual_petl.imports.translate import read_adapter, translate
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.plan import RowFacts, build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.certificate import LearnedTask
@@ -229,7 +229,7 @@ def _without_rows(
     labels = entry.labels if isinstance(entry.labels, tuple) else None
     chat = chat_of(entry.name, session.spec.resolved_chat(entry), session.models.tokenizer)
     tags = _tags(labels) if labels is not None and kind_of(entry).per_word else None
-    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat, tags=tags)
+    plan = plan_task(session.spec, entry, backbone, RowFacts(labels, tags=tags), bank=imported.draft.spec, chat=chat)
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)

@@ -19,7 +19,7 @@ from continual_petl.errors import InputError, known_names
 from continual_petl.heads.metric_code import load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind_registry import import_kind, kind_of
-from continual_petl.learner.plan import check_kind, plan_task, stated_fields
+from continual_petl.learner.plan import NO_ROWS, RowFacts, check_kind, plan_task, stated_fields
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.own_code import code_digest, is_own
 from continual_petl.seeding import derive_seed
@@ -28,7 +28,6 @@ from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.chat_template import chat_of
-from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template
 from continual_petl.streams.schema.stream_spec import DataSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 from continual_petl.streams.sources.label_file import read_label_names
@@ -218,20 +217,14 @@ class Session:
         """Return the backbone in the precision that a task is learned in."""
         return self.models.backbone(resolve_precision(self.spec.merged_training(task).precision))
 
-    def plan(
-        self,
-        task: TaskSpec,
-        labels: tuple[str, ...] | None,
-        train: TokenisedRows | None = None,
-        tags: TagReading | None = None,
-    ) -> TaskPlan:
+    def plan(self, task: TaskSpec, rows: RowFacts = NO_ROWS) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
         if task.remote_code and not self.models.consent:
             raise InputError(self._not_allowed(task.name, task.resolved_metric))
-        seen, backbone = None if train is None else train.labels, self.backbone(task)
+        backbone = self.backbone(task)
         check_kind(task, backbone)
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
-        return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat, tags=tags)
+        return plan_task(self.spec, task, backbone, rows, bank=self.bank(task), chat=chat)
 
     def plan_again(self, task: TaskSpec, learned: TaskPlan) -> TaskPlan:
         """Return the plan that the stream now has for a learned task, without reading rows or loading anything.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -19,6 +19,7 @@ from continual_petl.engine.checks.other_banks import banks_read, parent_bank, sh
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.plan import RowFacts
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
 from continual_petl.store.dependencies import read_banks
@@ -79,7 +80,8 @@ class TaskRun:
         clock = Clock()
         backbone, models = session.backbone(task), session.models
         data = session.prepare(task)
-        plan = session.plan(task, data.labels, data.train if learns else None, data.tags)
+        rows = RowFacts.of(data)
+        plan = session.plan(task, rows if learns else replace(rows, train=None))
         learner = models.learner(backbone.precision)
         models.evict_all()
         learner.add_task(

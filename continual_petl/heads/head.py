@@ -2,7 +2,7 @@
 outputs.
 
 A head belongs to its bank and is as private to the task as the rest of the bank. There is one small class per type of
-output; `continual_petl.heads.build.build_head` chooses between them.
+output; the kind of a task makes the right one, see `continual_petl.kind.Kind.head`.
 """
 
 from __future__ import annotations

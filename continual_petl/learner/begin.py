@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import check_kind, plan_task
+from continual_petl.learner.plan import RowFacts, check_kind, plan_task
 from continual_petl.learner.start_from import check_start
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.datamodule import TaskDataModule
@@ -57,7 +57,7 @@ def prepared(backbone: Backbone, plans: Mapping[str, TaskPlan], stream: TaskStre
     data = prepare_task(spec, chosen, tokenizer, max_length, images=images)
     bank = spec.resolved_bank(chosen, lambda name: plans[name].bank if name in plans else None)
     chat = chat_of(chosen.name, spec.resolved_chat(chosen), tokenizer)
-    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank, chat=chat, tags=data.tags)
+    plan = plan_task(spec, chosen, backbone, RowFacts.of(data), bank=bank, chat=chat)
     for name in plan.bank.fuse:
         _check_in_memory(plans, plan, name, "fuse")
     parent = plan.bank.start_from

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.own_parameters import Reads
 from continual_petl.errors import InputError, about
-from continual_petl.heads.build import build_head
+from continual_petl.heads.head import Head
 from continual_petl.heads.metric_code import is_own, load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
@@ -24,31 +25,50 @@ from continual_petl.seeding import derive_seed
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
+if TYPE_CHECKING:
+    from continual_petl.streams.preparation.prepare import TaskData
+
+
+@dataclass(frozen=True, eq=False)
+class RowFacts:
+    """What a plan takes from the rows of its task; without rows, nothing."""
+
+    labels: tuple[str, ...] | None = None
+    """Label names."""
+    train: NDArray[np.generic] | None = None
+    """Training labels, needed for balanced class weights and for the mean and deviation of targets. If None, the weights stay
+    unresolved and the head predicts targets as they are, which is enough if the plan is only inspected, or the bank was
+    learned elsewhere."""
+    tags: TagReading | None = None
+    """How the tags mark entities; see `streams.preparation.tag_reading`."""
+
+    @classmethod
+    def of(cls, data: TaskData) -> RowFacts:
+        """Return what the plan of a prepared task takes from its rows."""
+        return cls(data.labels, data.train.labels, data.tags)
+
+
+NO_ROWS = RowFacts()
+
 
 def plan_task(
     spec: StreamSpec,
     task: TaskSpec,
-    labels: tuple[str, ...] | None,
     backbone: Backbone,
+    rows: RowFacts = NO_ROWS,
     *,
-    train: NDArray[np.generic] | None = None,
     bank: BankSpec | None = None,
     chat: ResolvedChat | None = None,
-    tags: TagReading | None = None,
 ) -> TaskPlan:
-    """Return the plan of a task, resolved from its stream, the labels of its data and the backbone.
+    """Return the plan of a task, resolved from its stream, its data and the backbone.
 
     Args:
         spec: the stream.
         task: one of its tasks.
-        labels: label names of its data.
         backbone: the backbone it is learned on.
-        train: training labels, needed for balanced class weights and for the mean and deviation of targets; if None, the
-            weights stay unresolved and the head predicts targets as they are, which is enough if the plan is only
-            inspected, or the bank was learned elsewhere.
+        rows: what is known about its rows.
         bank: the full specification of the task's bank; None takes it from the stream.
         chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
-        tags: how the tags of the task mark entities; see `streams.preparation.tag_reading`.
 
     Raises:
         InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the module of
@@ -56,19 +76,19 @@ def plan_task(
     """
     check_kind(task, backbone)
     stated = stated_fields(spec, task, bank or spec.resolved_bank(task))
-    weights = stated["training"].class_weights
+    weights, train = stated["training"].class_weights, rows.train
     kind = kind_of(task)
     return TaskPlan(
         **stated,
-        labels=labels,
+        labels=rows.labels,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
         metric_code=_own_metric(task),
         class_weights=resolve_class_weights(
-            task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
+            task.name, task.kind, None if weights == "balanced" and train is None else weights, rows.labels, train
         ),
         max_target_length=_target_length(task, backbone) if kind.generates else None,
         chat=chat,
-        tags=tags,
+        tags=rows.tags,
         targets=_targets(task, train) if kind.has_numbers else None,
     )
 
@@ -183,8 +203,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
     try:
         if kind_of(plan).pools:
             backbone.check_pooling(plan.pooling)
-        head = build_head(
-            plan.kind,
+        head = kind_of(plan).head(
             backbone.hidden_size,
             plan.num_outputs,
             dropout=plan.training.head_dropout,
@@ -192,6 +211,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
             class_weights=plan.class_weights,
             targets=plan.targets,
         )
+        assert isinstance(head, Head)
         _check_prompt(plan, backbone)
         bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)
         if next(bank.parameters(), None) is None:

@@ -75,26 +75,19 @@ def sweep(
     place = Path(folder)
     check_is_stream(stream)
     check_names("tasks", tasks)
-    if not isinstance(spec, SweepSpec):
-        raise InputError(f"spec: got {spec!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
-    swept = _as_started(stream.spec, place)
-    task_specs = chosen_tasks(swept, tasks)
-    _check(swept, spec, task_specs)
-    pool = Pool(jobs, executor)
-    if minutes is not None and not minutes >= 0:
-        raise InputError(f"minutes: got {minutes}; give a number of at least 0")
-    until = None if minutes is None else time.monotonic() + 60 * minutes
+    swept, task_specs = _checked(stream, spec, place, tasks)
+    pool, until = Pool(jobs, executor), _end(minutes)
     make_folder(place)
     with RunLock(place):
         open_folder(place, spec, swept)
-        runner = Runner(place, spec, swept, task_specs, until, keep, on_trial)
+        runner = Runner(place, spec, swept, task_specs, keep=keep, on_trial=on_trial)
         if runner.has_work:
             preflight(Session(without_unused_settings(_of(swept, task_specs)), Store(place), reads_test=False))
             runner.check_rows()
         if pool.is_elsewhere:
-            runner.learn_in_parallel(jobs, executor)
+            runner.learn_in_parallel(jobs, executor, until)
         else:
-            runner.learn()
+            runner.learn(until)
         result = runner.result()
         write_result(result)
         runner.tidy()
@@ -102,10 +95,23 @@ def sweep(
     return result
 
 
-def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> None:
-    """Check the settings before anything is read."""
+def _end(minutes: float | None) -> float | None:
+    """Return the time of `time.monotonic` after which no trial starts."""
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"minutes: got {minutes}; give a number of at least 0")
+    return None if minutes is None else time.monotonic() + 60 * minutes
+
+
+def _checked(
+    stream: TaskStream, sweep: SweepSpec, folder: Path, tasks: Sequence[str]
+) -> tuple[StreamSpec, list[TaskSpec]]:
+    """Check the settings before anything is read; return the stream, as the sweep was started with it, and the tasks."""
+    if not isinstance(sweep, SweepSpec):
+        raise InputError(f"spec: got {sweep!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
+    spec = _as_started(stream.spec, folder)
+    swept = chosen_tasks(spec, tasks)
     check_optuna(sweep)
-    found = misfits(sweep.space, spec, tasks) or unfit_combinations(sweep, spec, tasks)
+    found = misfits(sweep.space, spec, swept) or unfit_combinations(sweep, spec, swept)
     problems = [f"sweep: key {dotted(path)}: {text}" for path, text in found]
     if problems:
         raise StreamFileError(problems)
@@ -115,6 +121,7 @@ def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> Non
             f"trainer: its devices give each trial {world_size} processes, but a sweep runs each trial in a single process; "
             "use --jobs to run several in parallel. Set trainer: {devices: 1}."
         )
+    return spec, swept
 
 
 def _as_started(spec: StreamSpec, folder: Path) -> StreamSpec:

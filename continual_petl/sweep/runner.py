@@ -50,12 +50,12 @@ class Runner:
         sweep: SweepSpec,
         spec: StreamSpec,
         tasks: Sequence[TaskSpec],
-        until: float | None,
+        *,
         keep: bool,
         on_trial: OnTrial | None,
     ) -> None:
         self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
-        self._until, self._keep, self._on_trial = until, keep, on_trial
+        self._keep, self._on_trial = keep, on_trial
         self._records, self._rows = Records(folder), SweptRows(folder, spec)
         self._remaining = {task.name: RemainingTrials(sweep, spec, task, self._records) for task in tasks}
 
@@ -73,15 +73,15 @@ class Runner:
         for task in [task for task in self._tasks if self._remaining[task.name].num_left][:CHECKED_TASKS]:
             self._rows.check(task)
 
-    def learn(self) -> None:
-        """Run one trial after another in this process."""
+    def learn(self, until: float | None) -> None:
+        """Run one trial after another in this process; none starts after a time of `time.monotonic`."""
         setup = setup_of(self._folder, self._spec, self._sweep, jobs=1)
-        while (record := self._next(())) is not None:
+        while (record := self._next((), until)) is not None:
             self._begin(record)
             self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(setup, record))
 
-    def learn_in_parallel(self, jobs: int | None, executor: Executor) -> None:
-        """Run several trials in parallel in other processes.
+    def learn_in_parallel(self, jobs: int | None, executor: Executor, until: float | None) -> None:
+        """Run several trials in parallel in other processes; none starts after a time of `time.monotonic`.
 
         Raises:
             Interrupted: after a signal, once all trials have saved their progress.
@@ -93,14 +93,16 @@ class Runner:
             setup = setup_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
             elsewhere = _opened(setup, jobs, executor, max_jobs)
             with ThreadPoolExecutor(elsewhere.jobs) as threads:
-                self._hand_out(threads, elsewhere, request)
+                self._hand_out(threads, elsewhere, request, until)
 
-    def _hand_out(self, threads: ThreadPoolExecutor, elsewhere: Workers, request: StopRequest) -> None:
+    def _hand_out(
+        self, threads: ThreadPoolExecutor, elsewhere: Workers, request: StopRequest, until: float | None
+    ) -> None:
         running: dict[Future[Report], Record] = {}
         try:
             while True:
                 while len(running) < elsewhere.jobs:
-                    record = self._next({name_of(each) for each in running.values()})
+                    record = self._next({name_of(each) for each in running.values()}, until)
                     if record is None:
                         break
                     self._begin(record)
@@ -122,8 +124,8 @@ class Runner:
         finally:
             end_all(elsewhere, list(running))
 
-    def _next(self, running: Collection[str]) -> Record | None:
-        if self._until is not None and time.monotonic() >= self._until:
+    def _next(self, running: Collection[str], until: float | None) -> Record | None:
+        if until is not None and time.monotonic() >= until:
             return None
         asked = (turns.next(running) for turns in self._remaining.values())
         return next((record for record in asked if record is not None), None)

@@ -79,7 +79,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
     import numpy as np
 
     from continual_petl import ContinualLearner
-    from continual_petl.learner.plan import plan_task
+    from continual_petl.learner.plan import RowFacts, plan_task
     from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.encoding.rows import TokenisedRows
     from continual_petl.streams.preparation.prepare import TaskData
@@ -88,7 +88,8 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
     task = {"name": "memory", "kind": "classification", "data": "unused.csv"}
     spec = StreamSpec.model_validate({"name": "memory", "backbone": "minilm", "bank": bank, "tasks": [task]})
     learner = ContinualLearner(backbone)
-    learner.add_task(plan_task(spec, spec.tasks[0], ("no", "yes"), backbone, bank=spec.resolved_bank(spec.tasks[0])))
+    (one,) = spec.tasks
+    learner.add_task(plan_task(spec, one, backbone, RowFacts(("no", "yes")), bank=spec.resolved_bank(one)))
     rng = np.random.default_rng(0)
     num_rows = rows * num_steps
     split = TokenisedRows(

@@ -19,7 +19,7 @@ from torch import Tensor
 from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.build import build_head
+from continual_petl.kind_registry import find_kind
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank, reading_inputs
@@ -84,7 +84,9 @@ def passes(
     """
     num_rows = len(batch["input_ids"])
     tasks = task_banks(backbone, choice, max(numbers))
-    head = build_head("classification", backbone.hidden_size, 4)
+    head = find_kind("classification").head(
+        backbone.hidden_size, 4, dropout=0.0, label_smoothing=0.0, class_weights=None, targets=None
+    )
     found: dict[str, Pass] = {
         "bare": lambda: head(
             backbone.model.base_model(**reading_inputs(backbone, batch)).last_hidden_state[:, 0].float()

@@ -17,7 +17,7 @@ from torch.nn.utils import spectral_norm as older_spectral_norm
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.plan import RowFacts, build_bank, plan_task
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import FAMILIES, make_model
 
@@ -91,7 +91,7 @@ def test_prompts_and_generated_tokens_count_as_positions(
     backbone = load_backbone(with_tables(backbone_folder("llama"), tmp_path / "b", tables), max_length=fixed - 4)
     for length, fits in ((4, True), (5, False)):
         tasks = stream(Path(backbone.name), [task("one")], bank={"preset": "prompt", "length": length})
-        plan = plan_task(tasks.spec, tasks["one"], ("no", "yes"), backbone)
+        plan = plan_task(tasks.spec, tasks["one"], backbone, RowFacts(("no", "yes")))
         if fits:
             build_bank(plan, backbone)
             continue
@@ -102,7 +102,7 @@ def test_prompts_and_generated_tokens_count_as_positions(
     wordy = task_of_kind("causal-lm", "one") | {"generation": {"max_new_tokens": fixed}}
     tasks = stream(Path(backbone.name), [wordy])
     with pytest.raises(InputError, match=rf"generation\.max_new_tokens is {fixed} .*has positions for {fixed} tokens"):
-        plan_task(tasks.spec, tasks["one"], None, backbone)
+        plan_task(tasks.spec, tasks["one"], backbone)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

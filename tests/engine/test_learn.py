@@ -16,6 +16,7 @@ from continual_petl.callbacks import WatchedRun
 from continual_petl.engine.checks.other_banks import shared_bank
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
+from continual_petl.learner.plan import RowFacts
 from continual_petl.store.store import Store
 from continual_petl.sweep.protocol import sweep
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
@@ -169,7 +170,7 @@ def test_shared_bank_cannot_change_its_form(backbone_folder: Folder, tmp_path: P
         learn(other, tmp_path)
     session = Session(other.spec, Store(tmp_path))
     with pytest.raises(InputError, match=wanted):
-        shared_bank(session, session.plan(other["second"], ("no", "yes")), session.models.learner("fp32"))
+        shared_bank(session, session.plan(other["second"], RowFacts(("no", "yes"))), session.models.learner("fp32"))
 
 
 @pytest.mark.parametrize("preset", ["full", "top_layers"])

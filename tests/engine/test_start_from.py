@@ -19,6 +19,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import InputError, StreamFileError
+from continual_petl.learner.plan import RowFacts
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 from tests.desk import bank_digests
@@ -247,6 +248,6 @@ def test_run_with_missing_parent_can_be_opened(backbone_folder: Folder, folder: 
 def test_parent_with_another_form_is_refused_at_training_time(folder: Path, backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [ONE, two(preset="lora")], training=QUICK)
     session = Session(tasks.spec, Store(folder))
-    plan = session.plan(tasks["two"], ("no", "yes"))
+    plan = session.plan(tasks["two"], RowFacts(("no", "yes")))
     with pytest.raises(InputError, match=r"task 'two', bank\.start_from: 'one' has a different bank"):
         parent_bank(session, plan, session.models.backbone("fp32"))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.export.subject import Subject
-from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.plan import RowFacts, build_bank, plan_task
 from continual_petl.learner.respond import respond
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -30,7 +30,7 @@ def subject_of(folder: Path, kind: str, choice: Any, pooling: str | None = None)
     settings = {"name": str(folder)} | ({} if pooling is None else {"pooling": pooling})
     choice = small(choice) if isinstance(choice, str) else choice
     spec = stream(folder, [task_of_kind(kind, num_rows=2)], backbone=settings, bank=choice).spec
-    plan = plan_task(spec, spec.tasks[0], LABELS if kind in LABELLED else None, backbone)
+    plan = plan_task(spec, spec.tasks[0], backbone, RowFacts(LABELS if kind in LABELLED else None))
     bank = build_bank(plan, backbone)
     bank.initialise(backbone.model, 0)
     bank.requires_grad_(False).fold()

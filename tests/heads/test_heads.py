@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from transformers import BartConfig, BartForConditionalGeneration, GPT2Config, GPT2LMHeadModel
 from transformers.trainer_pt_utils import LabelSmoother
 
-from continual_petl.heads.build import build_head
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import Head
 from continual_petl.heads.predictions import tags
+from tests.heads.fresh import fresh_head
 from tests.heads.words import predictions
 from tests.kinds import GENERATIVE, METRICS
 
@@ -21,7 +21,7 @@ NO_TARGET = torch.tensor([[5, 6, 7, 2], [8, 2, -100, -100]])
 
 
 def _head(kind: Any, num_outputs: int, **more: Any) -> Head:
-    head = build_head(kind, 8, num_outputs, dropout=0.1, **more).eval()
+    head = fresh_head(kind, 8, num_outputs, dropout=0.1, **more).eval()
     head.initialise(lambda name: torch.Generator().manual_seed(0))
     return head
 

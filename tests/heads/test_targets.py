@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from sklearn.preprocessing import StandardScaler
 
 from continual_petl.errors import InputError
-from continual_petl.heads.build import build_head
 from continual_petl.heads.linear import NumberHead
 from continual_petl.heads.targets import AS_GIVEN, Targets
+from tests.heads.fresh import fresh_head
 
 NUMBERS = st.lists(st.floats(-1e12, 1e12).map(lambda value: round(value, 6)), min_size=1, max_size=20)
 
@@ -41,7 +41,7 @@ def test_outputs_are_restored_in_float64() -> None:
 
 
 def test_head_learns_and_predicts_in_deviations() -> None:
-    head = build_head("regression", 3, 1, targets=Targets(mean=120.0, deviation=20.0))
+    head = fresh_head("regression", 3, 1, targets=Targets(mean=120.0, deviation=20.0))
     outputs, labels = torch.tensor([[1.0], [0.5]]), torch.tensor([120.0, 150.0], dtype=torch.float64)
     assert head.loss(outputs, labels).item() == (1.0**2 + (0.5 - 1.5) ** 2) / 2
     assert head.loss(outputs, labels).dtype == torch.float32
@@ -49,14 +49,14 @@ def test_head_learns_and_predicts_in_deviations() -> None:
 
 
 def test_a_head_without_targets_is_as_it_was() -> None:
-    head = build_head("regression", 3, 1)
+    head = fresh_head("regression", 3, 1)
     outputs, labels = torch.tensor([[1.0], [0.5]]), torch.tensor([2.0, 3.0])
     assert head.loss(outputs, labels).item() == (1 + 2.5**2) / 2
     assert head.predictions(outputs).dtype == torch.float32
 
 
 def test_a_head_is_rescaled() -> None:
-    head = build_head("regression", 3, 1)
+    head = fresh_head("regression", 3, 1)
     assert isinstance(head, NumberHead)
     torch.nn.init.normal_(head.output.weight)
     torch.nn.init.normal_(head.output.bias)

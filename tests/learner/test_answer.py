@@ -13,8 +13,8 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.build import build_head
 from continual_petl.learner.task_bank import head_of, shifted_right
+from tests.heads.fresh import fresh_head
 from tests.learner.passes import outputs_of
 from tests.small import small
 
@@ -27,7 +27,7 @@ TARGETS = torch.tensor([[2, 30, 31, 3], [2, 40, 3, -100]])
 
 def make_bank(backbone: Backbone, kind: str, preset: str = "lora", **choice: Any) -> Bank:
     """Return a fresh bank; by default LoRA, which changes nothing yet."""
-    head = build_head(kind, backbone.hidden_size, 3)
+    head = fresh_head(kind, backbone.hidden_size, 3)
     spec = BankChoice.model_validate(small(preset) | choice).resolve()
     reads: Any = "logits" if kind in ("seq2seq", "causal-lm") else "states"
     bank = Bank(spec, backbone.model, backbone.sites, head, reads=reads)

@@ -77,7 +77,7 @@ class Made:
 def plan_of(folder: Path, bank: Any, **training: Any) -> TaskPlan:
     tasks = [task_of_kind("multiple-choice", "one", num_rows=2)]
     spec = stream(folder, tasks, bank=bank, training=training).spec
-    return plan_task(spec, spec.tasks[0], None, load_backbone(str(folder), precision="fp32"))
+    return plan_task(spec, spec.tasks[0], load_backbone(str(folder), precision="fp32"))
 
 
 @pytest.mark.usefixtures("in_float64")

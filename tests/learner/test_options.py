@@ -15,7 +15,7 @@ from continual_petl import InputError
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.merge import merged
 from continual_petl.learner.generate import Decoding
-from continual_petl.learner.plan import plan_task
+from continual_petl.learner.plan import RowFacts, plan_task
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.streams.batches.loaders import EvaluationLoader
@@ -57,7 +57,7 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
         alone = [[one_by_one(plain, kind, source, option) for option in targets] for source in sources]
     choice = {"name": "choice", "kind": kind, "data": "rows.jsonl", "options": list(OPTIONS), "max_target_length": 8}
     spec = stream(folder, [choice]).spec
-    plan = plan_task(spec, spec.tasks[0], OPTIONS, loaded)
+    plan = plan_task(spec, spec.tasks[0], loaded, RowFacts(OPTIONS))
     divisors = {"none": [1, 1, 1], "tokens": [*map(len, targets)], "characters": [*map(len, OPTIONS)]}
     for normalise, lengths in divisors.items():
         plan = plan.model_copy(update={"normalise": normalise})

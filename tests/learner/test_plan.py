@@ -14,7 +14,7 @@ import torch
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import without_float64
-from continual_petl.learner.plan import allowed_kinds, build_bank, plan_task
+from continual_petl.learner.plan import RowFacts, allowed_kinds, build_bank, plan_task
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_model
@@ -52,7 +52,7 @@ def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kin
     backbone = load_backbone(str(backbone_folder(family)))
     tasks = stream(backbone_folder(family), [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match=f"task 'one': kind '{kind}' .*{why}.*It supports .*: change"):
-        plan_task(tasks.spec, tasks["one"], ("a", "b"), backbone)
+        plan_task(tasks.spec, tasks["one"], backbone, RowFacts(("a", "b")))
 
 
 def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) 
     assert allowed_kinds(backbone) == (*TEXT, *READ)
     tasks = stream(tmp_path, [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match="its checkpoint was saved without the language-modelling head"):
-        plan_task(tasks.spec, tasks["one"], None, backbone)
+        plan_task(tasks.spec, tasks["one"], backbone)
 
 
 def test_generation_and_target_length_are_resolved(backbone_folder: Folder) -> None:
@@ -74,7 +74,7 @@ def test_generation_and_target_length_are_resolved(backbone_folder: Folder) -> N
         backbone_folder("bart"),
         [task_of_kind("seq2seq", "a", generation=generation), task_of_kind("seq2seq", "b", max_target_length=7)],
     )
-    plans = [plan_task(tasks.spec, task, None, backbone) for task in tasks]
+    plans = [plan_task(tasks.spec, task, backbone) for task in tasks]
     assert plans[0].generation == GenerationSpec(max_new_tokens=9, num_beams=2)
     assert [plan.max_target_length for plan in plans] == [64, 7]  # the tiny BART has 64 positions
     head: Any = build_bank(plans[0], backbone).head
@@ -106,12 +106,12 @@ def test_too_long_generation_is_refused(
     backbone = load_backbone(str(backbone_folder(family)))
     tasks = stream(backbone_folder(family), [task_of_kind(kind, "one") | more])
     with pytest.raises(InputError, match=message):
-        plan_task(tasks.spec, tasks["one"], None, backbone)
+        plan_task(tasks.spec, tasks["one"], backbone)
 
 
 def test_relative_positions_set_no_limit(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder("t5"), [task_of_kind("seq2seq", "one", max_target_length=3000)])
-    plan = plan_task(tasks.spec, tasks["one"], None, load_backbone(str(backbone_folder("t5"))))
+    plan = plan_task(tasks.spec, tasks["one"], load_backbone(str(backbone_folder("t5"))))
     assert plan.max_target_length == 3000
 
 
@@ -122,11 +122,11 @@ def test_class_weights_are_resolved_only_for_kinds_that_use_them(backbone_folder
         [task_of_kind("classification", "a"), task_of_kind("regression", "b")],
         training={"class_weights": "balanced", "label_smoothing": 0.1},
     )
-    plan = plan_task(tasks.spec, tasks["a"], ("no", "yes"), backbone, train=np.array([0, 0, 0, 1]))
+    plan = plan_task(tasks.spec, tasks["a"], backbone, RowFacts(("no", "yes"), np.array([0, 0, 0, 1])))
     assert plan.class_weights == (4 / 6, 4 / 2)
     head: Any = build_bank(plan, backbone).head
     assert (head.class_weights.tolist(), head.label_smoothing) == (pytest.approx([4 / 6, 2.0]), 0.1)
-    assert plan_task(tasks.spec, tasks["b"], None, backbone, train=np.array([0.5])).class_weights is None
+    assert plan_task(tasks.spec, tasks["b"], backbone, RowFacts(train=np.array([0.5]))).class_weights is None
 
 
 def test_targets_in_float64_stay_on_the_cpu_if_the_device_has_none() -> None:

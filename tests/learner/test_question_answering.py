@@ -58,7 +58,7 @@ class Made:
         self.backbone = load_backbone(str(folder), precision="fp32")
         self.tokenizer = load_tokenizer(str(folder))
         spec = stream(folder, [task_of_kind("question-answering", "one", num_rows=2)], bank=small(preset)).spec
-        self.plan = plan_task(spec, spec.tasks[0], None, self.backbone)
+        self.plan = plan_task(spec, spec.tasks[0], self.backbone)
         self.bank = build_bank(self.plan, self.backbone)
         self.bank.initialise(self.backbone.model, 0)
         generator = torch.Generator().manual_seed(1)

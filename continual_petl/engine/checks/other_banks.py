@@ -94,7 +94,7 @@ def certified_parent(session: Session, task: str) -> BankReference:
 def _plan_of(session: Session, task: str) -> TaskPlan:
     if session.store.has(task):
         return session.store.plan(task)
-    return session.plan(next(each for each in session.spec.tasks if each.name == task), None)
+    return session.plan(next(each for each in session.spec.tasks if each.name == task))
 
 
 def banks_read(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
@@ -115,7 +115,7 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
         if choice.inherits or choice.resolve().scope != "shared":
             continue
         try:
-            plan = session.plan(task, None)
+            plan = session.plan(task)
         except InputError:
             continue  # reported when tasks are checked one by one
         if before is not None:

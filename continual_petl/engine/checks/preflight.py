@@ -23,7 +23,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.packing import check_packing
-from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.learner.prefix_cache import check_kept
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
@@ -106,7 +106,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
         with problems.collected(key_of(spec, task)):
             found[task.name] = check_data(spec, task, test=session.reads_test)
             if task.name in planned:
-                session.plan(task, found[task.name])
+                session.plan(task, RowFacts(found[task.name]))
     problems.found += protocol_problems(session, found, [task.name for task in tasks])
     return problems
 
@@ -225,7 +225,7 @@ def check_plan(session: Session, task: TaskSpec) -> None:
             "do not belong together. Put the tokenizer.json that belongs to the model next to its config.json."
         )
     # The labels are not known yet, but their number only determines the width of the head.
-    plan = session.plan(task, None)
+    plan = session.plan(task)
     with about("training", "optimizer"):
         check_8bit(plan.training)
     if plan.training.packing:

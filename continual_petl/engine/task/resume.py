@@ -27,6 +27,7 @@ from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import InputError, StoreError
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner import TaskPlan
+from continual_petl.learner.plan import RowFacts
 from continual_petl.learner.task_plan import unlike, with_values
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.certificate.values import Digest, Index
@@ -280,7 +281,7 @@ def _is_as_asked(session: Session, name: str, pending: set[str]) -> bool:
     if pending and (start == AUTO or not pending.isdisjoint(named_parents(start))):
         return False
     data = session.prepare(task)
-    plan = session.plan(task, data.labels, data.train, data.tags)
+    plan = session.plan(task, RowFacts.of(data))
     return dict(data.digests) == certificate.data and not plan.differs(certificate)
 
 
@@ -288,7 +289,7 @@ def _stream_settings(session: Session, name: str) -> str:
     spec, task = session.spec, _task(session, name)
     return combined_digest(
         {
-            "plan": session.plan(task, None).identity,
+            "plan": session.plan(task).identity,
             "backbone": spec.backbone.model_dump(mode="json"),
             "probe": spec.resolved_probe(task),
             "routing": spec.resolved_routing(task),
