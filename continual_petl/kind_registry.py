@@ -1,39 +1,31 @@
 """Where kinds of tasks are found, and which may be imported.
 
-The kinds of this package are in `continual_petl.kinds`, one file each. An installed package can add one: a class derived
-from `Kind` (or from one of those), registered under its name as an entry point of the group ``continual_petl.kinds``. A
-stream file can name any other such class, ``package.module.name``, which is imported with the user's permission.
+The kinds of this package are in `continual_petl.kinds`, one file each: ``causal_lm.py`` has the kind ``causal-lm``. An
+installed package can add one: a class derived from `Kind` (or from one of those), registered under its name as an entry
+point of the group ``continual_petl.kinds``. A stream file can name any other such class, ``package.module.name``, which is
+imported with the user's permission.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Annotated, Any, Protocol
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Protocol
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
-
-from continual_petl.added import added, load_added
+from continual_petl.added import KnownName, added, load_added, modules_in
 from continual_petl.errors import InputError
 from continual_petl.kind import Kind
 from continual_petl.own_code import code_digest, file_of, import_own, is_own
 
-BUILT_IN = {
-    "classification": "continual_petl.kinds.classification:Classification",
-    "regression": "continual_petl.kinds.regression:Regression",
-    "multilabel": "continual_petl.kinds.multilabel:Multilabel",
-    "token-classification": "continual_petl.kinds.token_classification:TokenClassification",
-    "seq2seq": "continual_petl.kinds.seq2seq:Seq2Seq",
-    "causal-lm": "continual_petl.kinds.causal_lm:CausalLM",
-    "image-classification": "continual_petl.kinds.image_classification:ImageClassification",
-    "multiple-choice": "continual_petl.kinds.multiple_choice:MultipleChoice",
-    "question-answering": "continual_petl.kinds.question_answering:QuestionAnswering",
-}
-"""The kinds of this package, in the order in which they are listed."""
+
+@cache
+def built_in() -> tuple[str, ...]:
+    """Return the names of the kinds of this package: those of the files in `continual_petl.kinds`, with hyphens."""
+    return tuple(name.replace("_", "-") for name in modules_in(Path(__file__).with_name("kinds")))
 
 
 class HasKind(Protocol):
@@ -60,10 +52,8 @@ def find_kind(name: str) -> Kind:
 
 @cache
 def _found(name: str) -> Kind:
-    if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        found: Kind = getattr(importlib.import_module(module), attribute)()
-        return found
+    if name in built_in():
+        return _of_file(name)
     if name not in added("kinds") and is_own(name):
         raise InputError(_NOT_ALLOWED.format(name))
     if name not in added("kinds"):
@@ -77,6 +67,15 @@ def _found(name: str) -> Kind:
             f"name; it makes {made!r:.80}."
         )
     return made
+
+
+def _of_file(name: str) -> Kind:
+    module = import_module(f"continual_petl.kinds.{name.replace('-', '_')}")
+    own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    found = next((each for each in own if issubclass(each, Kind) and getattr(each, "name", None) == name), None)
+    if found is None:
+        raise InputError(f"kind {name!r}: {module.__file__} has to define {_FORM}, with name = {name!r}.")
+    return found()
 
 
 def allow_kind(name: str, digest: str | None = None) -> None:
@@ -153,7 +152,7 @@ def register_kind(kind: Kind) -> None:
 
 def kind_names() -> tuple[str, ...]:
     """Return the names of all kinds: those of this package, then those that installed packages or this process add."""
-    return tuple(dict.fromkeys((*BUILT_IN, *added("kinds"), *_registered)))
+    return tuple(dict.fromkeys((*built_in(), *added("kinds"), *_registered)))
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -166,7 +165,7 @@ def names_where(fact: str) -> tuple[str, ...]:
 
     Example:
         >>> names_where("generates")
-        ('seq2seq', 'causal-lm')
+        ('causal-lm', 'seq2seq')
     """
     return tuple(kind.name for kind in kinds() if getattr(kind, fact))
 
@@ -183,24 +182,10 @@ _NOT_ALLOWED = (
 )
 
 
-class _Known:
-    """The name of a kind, checked like a `Literal` of all names."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(_known, serialization=core_schema.to_string_ser_schema())
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": list(kind_names()), "type": "string"}
-
-
-def _known(value: object) -> str:
-    if isinstance(value, str) and value in kind_names():
-        return value
+def _refuse(value: object) -> None:
     if isinstance(value, str) and is_own(value):
         raise InputError(_NOT_ALLOWED.format(value))
-    listed = [*map(repr, kind_names())]
-    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})
 
 
-KindName = Annotated[str, _Known()]
+KindName = Annotated[str, KnownName(kind_names, _refuse)]
 """The name of a kind, as in a stream file."""

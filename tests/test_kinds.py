@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from continual_petl import InputError, kind_registry
 from continual_petl.kind import Kind
-from continual_petl.kind_registry import BUILT_IN, find_kind, kind_names, kinds, names_where, register_kind
+from continual_petl.kind_registry import built_in, find_kind, kind_names, kinds, names_where, register_kind
 from continual_petl.kinds.regression import Regression
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.json_schema import json_schema
@@ -33,9 +34,7 @@ def asks_for_a_kind(source: str) -> list[int]:
             parts = [case.pattern for case in node.cases]  # type: ignore[misc]
         else:
             continue
-        if BUILT_IN.keys() & {
-            leaf.value for part in parts for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)
-        }:
+        if {*built_in()} & {leaf.value for part in parts for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)}:
             found.append(node.lineno)
     return found
 
@@ -59,12 +58,39 @@ def test_only_kinds_compare_names_of_kinds() -> None:
     assert {name: lines for name, lines in found.items() if lines and not name.startswith(HOMES)} == {}
 
 
-def test_every_kind_has_a_file_of_its_own() -> None:
-    assert kind_names() == tuple(BUILT_IN)
+def test_every_file_has_a_kind_and_every_kind_a_file() -> None:
+    folder = ROOT / "continual_petl" / "kinds"
+    files = {path.stem.replace("_", "-") for path in folder.glob("*.py") if path.name != "__init__.py"}
+    assert kind_names() == built_in() == tuple(sorted(files))
     for each in kinds():
         assert type(each).__module__ == f"continual_petl.kinds.{each.name.replace('-', '_')}"
-        assert (ROOT / "continual_petl" / "kinds" / f"{each.name.replace('-', '_')}.py").is_file()
-    assert names_where("has_labels") == ("classification", "multilabel", "token-classification", "image-classification")
+    assert names_where("has_labels") == ("classification", "image-classification", "multilabel", "token-classification")
+
+
+def test_a_new_kind_of_this_package_is_one_file(tmp_path: Path) -> None:
+    """A copy of the package gets one file; no other file of it changes."""
+    shutil.copytree(ROOT / "continual_petl", tmp_path / "continual_petl", ignore=shutil.ignore_patterns("__pycache__"))
+    kinds = tmp_path / "continual_petl" / "kinds"
+    code = "from continual_petl.kinds.regression import Regression\n\n\nclass Ranks(Regression):\n    name = {!r}\n"
+    (kinds / "half_ranks.py").write_text(code.format("half-ranks"))
+    (kinds / "wrong.py").write_text(code.format("other"))
+    program = """
+import sys
+from continual_petl.kind_registry import find_kind, kind_names
+from continual_petl.streams.schema.stream_spec import TaskSpec
+print(TaskSpec(name="t", kind="half-ranks", data="x").resolved_metric, find_kind("half-ranks"), "torch" in sys.modules)
+try:
+    find_kind("wrong")
+except ValueError as error:
+    print(error)
+"""
+    variables = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert "spearman <continual_petl.kinds.half_ranks.Ranks" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[0].endswith("False")
+    assert "wrong.py has to define a class derived from continual_petl.kind.Kind, with name = 'wrong'." in done.stdout
 
 
 class Twice(Regression):
@@ -94,7 +120,7 @@ def test_a_kind_of_the_same_name_is_refused(twice: Kind) -> None:
 
 def test_unknown_kind_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(
-        InputError, match=r"kind: got 'ranks'; allowed: classification, .*If a package adds it, install"
+        InputError, match=r"kind: got 'ranks'; allowed: causal-lm, classification, .*If a package adds it, install"
     ):
         find_kind("ranks")
 

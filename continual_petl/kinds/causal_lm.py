@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind import HowEncoded
-from continual_petl.kinds.generation import Generation
+from continual_petl.kinds.bases.generation import Generation
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, raise_faults, show

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from continual_petl.kinds.labels import OneLabel
+from continual_petl.kinds.bases.labels import OneLabel
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 

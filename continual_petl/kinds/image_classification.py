@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.kind import HowEncoded
-from continual_petl.kinds.labels import OneLabel
+from continual_petl.kinds.bases.labels import OneLabel
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, about
 from continual_petl.kind import HowRead
-from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.multi_hot import check_named, flags_of
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
-from continual_petl.kinds.several import OfSeveral, there
-from continual_petl.kinds.texts import column_of_answers
+from continual_petl.kinds.bases.several import OfSeveral, there
+from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show

@@ -20,7 +20,7 @@ from pydantic import Field
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadRows
-from continual_petl.kinds.several import OfSeveral, there
+from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, check_texts, raise_faults, show
 from continual_petl.streams.sources.conversations import from_cell

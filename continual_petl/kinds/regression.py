@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.heads.targets import Targets
 from continual_petl.kind import HowRead
-from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spelling_notices import numbers_notice
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import constant_notice, regression_targets

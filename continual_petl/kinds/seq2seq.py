@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.kinds.generation import Generation
+from continual_petl.kinds.bases.generation import Generation
 
 
 class Seq2Seq(Generation):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import about
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.kind import IGNORED, HowEncoded, HowRead
-from continual_petl.kinds.labels import OfClasses
-from continual_petl.kinds.texts import column_of_answers
+from continual_petl.kinds.bases.labels import OfClasses
+from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 

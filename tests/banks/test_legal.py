@@ -8,14 +8,15 @@ from typing import Any, get_args
 import pytest
 
 from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.config.forms.base import Composition, Insertion, Site
-from continual_petl.banks.config.legal import LEGAL, Form, idle_options, options_of
+from continual_petl.banks.config.legal import LEGAL, idle_options, options_of
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.errors import InputError
 
 DIMENSIONS = ("form", "modifies", "insertion", "composition")
-ALL = list(product(get_args(Form), get_args(Site), (*get_args(Insertion), None), get_args(Composition)))
+ALL = list(product(FORMS, get_args(Site), (*get_args(Insertion), None), get_args(Composition)))
 ALLOWED = [
     (row.form, modifies, row.insertion, composition)
     for row in LEGAL

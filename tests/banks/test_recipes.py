@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from continual_petl import learn
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.legal import Form
+from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
@@ -138,7 +138,7 @@ def test_a_preset_written_out_in_any_order_has_its_recipe() -> None:
 
 def test_every_form_has_a_recipe() -> None:
     forms = {m.form for spec in PRESETS.values() for m in spec.modifications}
-    assert forms == set(get_args(Form))
+    assert forms == set(FORMS)
 
 
 def test_explicit_values_win_and_null_restores_the_default() -> None:

@@ -26,7 +26,7 @@ IN_THE_FILE = [
     ),
     Case(
         "kind",
-        ["stream.yaml:9: key tasks.1.kind (task other): got 'clasification'", "allowed: classification, regression"],
+        ["stream.yaml:9: key tasks.1.kind (task other): got 'clasification'", "allowed: causal-lm, classification"],
         [(KIND, "kind: clasification\n")],
     ),
     Case("duplicate", ["stream.yaml:8", "'Single' is already the name of tasks.0"], [(NAME, "- name: Single")]),

@@ -263,8 +263,8 @@ def test_rows_that_are_cut_are_counted_once() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"options": ["w1", "w2"]}, r"has no effect on a multiple-choice task \(it is for seq2seq, causal-lm\)"),
-        ({"normalise": "tokens"}, r"has no effect on a multiple-choice task \(it is for seq2seq, causal-lm\)"),
+        ({"options": ["w1", "w2"]}, r"has no effect on a multiple-choice task \(it is for causal-lm, seq2seq\)"),
+        ({"normalise": "tokens"}, r"has no effect on a multiple-choice task \(it is for causal-lm, seq2seq\)"),
         ({"labels": ["a", "b"]}, "have no effect on a multiple-choice task"),
         ({"metric": "macro_f1"}, "allowed for kind multiple-choice with columns.options: accuracy"),
         ({"training": {"label_smoothing": 0.1}}, "has no effect on a multiple-choice task"),

@@ -182,7 +182,7 @@ def test_a_changed_list_is_noticed(backbone: Path, learned: Path, changed: dict[
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kind": "classification"}, "has no effect on a classification task .it is for seq2seq, causal-lm"),
+        ({"kind": "classification"}, "has no effect on a classification task .it is for causal-lm, seq2seq"),
         ({"options": ["w1"]}, "a choice needs at least two options, got 1"),
         ({"options": ["w1", " "]}, "the option ' ' is blank"),
         ({"options": ["w1", "w1"]}, "the option 'w1' is listed more than once"),

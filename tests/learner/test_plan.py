@@ -35,7 +35,7 @@ READ = ("multiple-choice", "question-answering")
     ],
 )
 def test_supported_kinds_per_family(backbone_folder: Folder, family: str, kinds: tuple[str, ...]) -> None:
-    assert allowed_kinds(load_backbone(str(backbone_folder(family)))) == kinds
+    assert allowed_kinds(load_backbone(str(backbone_folder(family)))) == tuple(sorted(kinds))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) 
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)
     backbone = load_backbone(str(tmp_path))
-    assert allowed_kinds(backbone) == (*TEXT, *READ)
+    assert allowed_kinds(backbone) == tuple(sorted((*TEXT, *READ)))
     tasks = stream(tmp_path, [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match="its checkpoint was saved without the language-modelling head"):
         plan_task(tasks.spec, tasks["one"], backbone)

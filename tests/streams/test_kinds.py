@@ -71,7 +71,7 @@ def test_kinds_roundtrip_through_yaml(kind: str, full: bool, tmp_path: Path) -> 
         ("seq2seq", {"labels": ["a", "b"]}, "labels are for classification and have no effect on a seq2seq"),
         ("causal-lm", {"metric": "accuracy"}, "allowed for kind causal-lm: rougeL, rouge1, rouge2, bleu"),
         ("multilabel", {"metric": "accuracy"}, "allowed for kind multilabel: micro_f1"),
-        ("classification", {"generation": {}}, r"no effect on a classification task \(it is for seq2seq, causal-lm\)"),
+        ("classification", {"generation": {}}, r"no effect on a classification task \(it is for causal-lm, seq2seq\)"),
         ("multilabel", {"max_target_length": 3}, "no effect on a multilabel"),
         ("seq2seq", {"pooling": "first"}, "no effect on a seq2seq"),
         ("token-classification", {"pooling": "mean"}, "no effect on a token-classification"),

@@ -78,7 +78,7 @@ EXPECTED = [
     (13, "epochs", "unknown key 'epochs' (it belongs under training)"),
     (14, "data_dir", "needs the environment variable NO_SUCH_VARIABLE, which is not set"),
     (16, "tasks.0.name", "'a/b' cannot be the name of a folder on every system"),
-    (17, "tasks.0.kind", "allowed: classification, regression"),
+    (17, "tasks.0.kind", "allowed: causal-lm, classification"),
     (18, "tasks.0.data.data_files.trian", "unknown key 'trian' (did you mean 'train'?); allowed here: train,"),
     (21, "tasks.1.metric", "got 'macrof1'; allowed for kind classification: accuracy, macro_f1, matthews"),
     (22, "tasks.1.data.train.1", "got 3; a row is a mapping from column to value"),

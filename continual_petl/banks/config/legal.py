@@ -7,42 +7,38 @@ form lists its own in `continual_petl.banks.config.forms`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
 
-from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms import FORMS, find_form
 from continual_petl.banks.config.forms.base import Combination
 
-if TYPE_CHECKING:
-    Form = str
-else:
-    Form = Literal[tuple(FORMS)]
-
 MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
-"""Forms that can be merged into weights."""
+"""Forms of this package that can be merged into weights."""
 LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in form.rows)
+"""The legal combinations of the forms of this package."""
 
 
 def not_mergeable(forms: Iterable[str]) -> list[str]:
     """Return the forms that cannot be merged."""
-    return sorted({*forms}.difference(MERGEABLE))
+    return sorted(form for form in {*forms} if not find_form(form).mergeable)
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
     """Return the legal combinations closest to a choice: the best matches of any form, and the best of the same form."""
     choice = (form, modifies, insertion, composition)
-    best = max(row.agrees(*choice) for row in LEGAL)
-    best_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)
-    return [row for row in LEGAL if row.agrees(*choice) == (best_of_form if row.form == form else best)]
+    rows = LEGAL if form in FORMS else (*LEGAL, *find_form(form).rows)
+    best = max(row.agrees(*choice) for row in rows)
+    best_of_form = max(row.agrees(*choice) for row in rows if row.form == form)
+    return [row for row in rows if row.agrees(*choice) == (best_of_form if row.form == form else best)]
 
 
 def options_of(form: str, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
     """Return the options that change the result of a combination."""
-    return FORMS[form].options_of(modifies, insertion, composition)
+    return find_form(form).options_of(modifies, insertion, composition)
 
 
 def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
     """Return the options that have no effect because of the values of other options."""
-    return FORMS[form].idle(reparametrise, init)
+    return find_form(form).idle(reparametrise, init)
 
 
 NEEDS = {

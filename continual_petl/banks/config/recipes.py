@@ -7,7 +7,8 @@ smallest learning rate of its forms. This file never imports torch.
 from __future__ import annotations
 
 from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, Modification
+from continual_petl.errors import InputError, known_names
 
 
 def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
@@ -40,7 +41,17 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
         # Copies of layers whose range is not written as top-n are trained like `full`, which has a lower learning rate than
         # `top_layers`.
         return min((RECIPES[name] for name in fitting), key=_rate)
-    return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
+    return min(map(_recipe_like, bank.modifications), key=_rate)
+
+
+def _recipe_like(modification: Modification) -> Recipe:
+    preset = modification.config.like(modification)
+    if preset not in RECIPES:
+        raise InputError(
+            f"form {modification.form!r}: its recipe is that of preset {preset!r}, which does not exist; allowed: "
+            f"{known_names([*RECIPES])}"
+        )
+    return RECIPES[preset]
 
 
 def _rate(recipe: Recipe) -> float:

@@ -22,10 +22,10 @@ from pydantic import (
 )
 
 from continual_petl._strict_model import AS_LIST, AS_TEXT, UserSpec
-from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms import FormName, find_form, form_names
 from continual_petl.banks.config.forms.base import Composition, FormConfig, Insertion, Site
 from continual_petl.banks.config.layers import Layers
-from continual_petl.banks.config.legal import LEGAL, NEEDS, Form, nearest
+from continual_petl.banks.config.legal import LEGAL, NEEDS, nearest
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
@@ -82,7 +82,7 @@ def named_parents(start_from: str | tuple[str, ...] | None) -> tuple[str, ...]:
 class Modification(UserSpec):
     """One change at one type of site, in every layer of the range."""
 
-    form: Annotated[Form, Field(examples=["bottleneck"])]
+    form: Annotated[FormName, Field(examples=["bottleneck"])]
     """Functional form: bottleneck with a non-linearity, lowrank, decomposed (lowrank with a learned magnitude), rescale
     (learned factors), attention over learned keys and values, prompt (learned input vectors), or a difference added to
     existing parameters: additive (to all entries) or sparse (to a few entries)."""
@@ -147,7 +147,7 @@ class Modification(UserSpec):
 
     @model_validator(mode="after")
     def _legal(self) -> Modification:
-        if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in LEGAL):
+        if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in self.config.rows):
             found = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
             rows = "; ".join(map(str, nearest(self.form, self.modifies, self.insertion, self.composition)))
             raise ValueError(f"no method has {found}: the nearest are {rows}; docs/methods.md lists all {len(LEGAL)}")
@@ -170,7 +170,7 @@ class Modification(UserSpec):
     @property
     def config(self) -> FormConfig:
         """The description of the form."""
-        return FORMS[self.form]
+        return find_form(self.form)
 
     @property
     def known_options(self) -> frozenset[str]:
@@ -195,8 +195,8 @@ _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
 def default_of(name: str, form: Any) -> Any:
     """Return the default of an option of `Modification` for a form."""
-    if name == "init" and isinstance(form, str) and form in FORMS:
-        return FORMS[form].init
+    if name == "init" and isinstance(form, str) and form in form_names():
+        return find_form(form).init
     return Modification.model_fields[name].default
 
 

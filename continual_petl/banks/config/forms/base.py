@@ -1,6 +1,6 @@
 """The description of a form: its legal combinations, the options that have an effect, and the preset whose recipe it uses.
 
-Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
+Each other file of this package describes one form and never imports torch, so that a stream file is checked before anything
 heavy loads; the file of the same name in `continual_petl.banks.forms` implements it. The table of legal combinations and the
 checks of a specification (`legal` and `spec`, next to this package) are derived from these descriptions.
 """
@@ -8,7 +8,7 @@ checks of a specification (`legal` and `spec`, next to this package) are derived
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 Site = Literal[
     "attention",
@@ -124,6 +124,13 @@ class FormConfig:
     """Whether the changes of several banks with this form can be combined by attention (`fuse`)."""
     copies: ClassVar[bool] = False
     """Whether its versions of backbone parameters are full copies, stored next to the modifications (`Bank.own`)."""
+
+    def form(self) -> Any:
+        """Return what the form computes, a `continual_petl.banks.forms.base.Form`; torch is imported here.
+
+        By default None, for ``FORM`` in the file of the same name in `continual_petl.banks.forms`.
+        """
+        return None
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
         """Return the options that change the result of a combination."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import about, known_names
 from continual_petl.heads.metric_names import OF_TEXTS
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
-from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from continual_petl.kinds.texts import OfTexts
+from continual_petl.kinds.bases.texts import OfTexts
 
 if TYPE_CHECKING:
     from torch import Tensor
