@@ -100,7 +100,7 @@ class BankCache:
         self.drop(name)
         self._by_name[name] = held
         self.num_bytes += held.num_bytes
-        for oldest in [other for other in self._by_name if other not in keep and other != name]:
+        for oldest in [cached for cached in self._by_name if cached not in keep and cached != name]:
             if self.num_bytes <= self.max_bytes:
                 return
             self.drop(oldest)

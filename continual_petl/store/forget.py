@@ -60,7 +60,7 @@ def forget_entry(store: Store, number: int) -> Tombstone:
     links = store.chain()
     chain = MainLine(links)
     for stone in store.tombstones():
-        link = next(each for each in links if each.seal == stone.seal)
+        link = next(link for link in links if link.seal == stone.seal)
         if stone.index == number and chain.is_end(link):
             removed = Removed(index=stone.index, seal=stone.seal, predecessor=stone.predecessor)
             return _write(store, stone.task, "lost", removed, aside=True)
@@ -95,8 +95,8 @@ def _write(
     main = MainLine(chain)
     # Where the chain has forked, it continues from the side that is kept.
     dropped = next((link for link in chain if aside and (link.index, link.seal) == (removed.index, removed.seal)), None)
-    other = None if dropped is None else main.other_end(dropped)
-    seals = [other.seal] if other is not None else lost or [link.seal for link in main.before(newest + 1)]
+    kept = None if dropped is None else main.other_end(dropped)
+    seals = [kept.seal] if kept is not None else lost or [link.seal for link in main.before(newest + 1)]
     tombstone = Tombstone(
         index=newest + 1,
         predecessor=min(filter(None, seals), default=None),

@@ -52,12 +52,12 @@ class Inspection:
         stones = [self._read(f"(tombstones/{path.name})", partial(store.tombstone, path)) for path in files]
         store.read_index()
         links = [self._read(task, partial(store.link, task)) for task in self._read("(banks)", store.names) or []]
-        found = [link for link in links if link is not None]
+        readable = [link for link in links if link is not None]
         known = {line.index for line in self.lines}
         self.tombstones = counting(
-            [stone for stone in stones if stone is not None], found, lambda index: index + 1 in known
+            [stone for stone in stones if stone is not None], readable, lambda index: index + 1 in known
         )
-        self.links = live(found, self.tombstones)
+        self.links = live(readable, self.tombstones)
         chain = whole(self.links, self.tombstones)
         self.broken: Mapping[str, str] = broken(chain)
         # An unreadable entry is reported as unreadable, not as missing; its position is unknown.
@@ -82,7 +82,9 @@ class Inspection:
         """Return a task's check with the chain's findings added."""
         of_chain = [self.broken[link.task]] if link.task in self.broken else []
         # Entries for which results.jsonl names a different certificate.
-        of_chain += [each.message(self._store.folder) for each in self._missing if each.taken == each.task == link.task]
+        of_chain += [
+            entry.message(self._store.folder) for entry in self._missing if entry.taken == entry.task == link.task
+        ]
         check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
         if link.shared and self.newest_shared != link.task:
             # The certificate covers the bank as committed, which is unchanged; another bank is used now.

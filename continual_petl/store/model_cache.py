@@ -125,10 +125,10 @@ class ModelCache:
         then, now = certificate.preparation, self.preparation
         if then == now:
             return []
-        what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
+        processor, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
-            f"task {certificate.task!r}: the {what} that it was learned with has the digest {then[:12]}, but the {what} of "
-            f"backbone {self.spec.name!r} has {now[:12]}: the same {same}. Restore the {what}'s files."
+            f"task {certificate.task!r}: the {processor} that it was learned with has the digest {then[:12]}, but the "
+            f"{processor} of backbone {self.spec.name!r} has {now[:12]}: the same {same}. Restore the {processor}'s files."
         ]
 
     def check_code(self) -> None:
@@ -268,17 +268,17 @@ class ModelCache:
             InputError: if their banks exceed the memory limit; no bank beyond the limit is loaded.
             StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
-        wanted, total = dict.fromkeys(tasks), 0
+        names, total = dict.fromkeys(tasks), 0
         cached_banks: dict[str, CachedBank] = {}
-        for task in wanted:
+        for task in names:
             total += self._size(task)
-            if total > self.held_banks.max_bytes and len(wanted) > 1:
+            if total > self.held_banks.max_bytes and len(names) > 1:
                 raise InputError(
-                    f"{len(wanted)} banks at once: the first {len(cached_banks) + 1} of them take up {total} bytes, "
+                    f"{len(names)} banks at once: the first {len(cached_banks) + 1} of them take up {total} bytes, "
                     f"but the limit for banks in memory is {self.held_banks.max_bytes}. Ask for fewer tasks at a time, "
                     "or raise the limit: Run(folder, resident_bytes=...)."
                 )
-            cached_banks[task] = self._hold(task, False, keep=wanted)
+            cached_banks[task] = self._hold(task, False, keep=names)
         return [cached_banks[task] for task in tasks]
 
     def _size(self, task: str) -> int:
@@ -292,7 +292,7 @@ class ModelCache:
     def _num_bytes(self, certificate: Certificate) -> int:
         """Return the size in bytes of a bank in memory, including the banks that it reads."""
         read = read_certificates(self.store, certificate, certificate.reads)
-        return sum(num_bytes(each.tensors) for each in (certificate, *read))
+        return sum(num_bytes(cert.tensors) for cert in (certificate, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
         link, body = self.store.link(task), None
@@ -333,8 +333,8 @@ class ModelCache:
         held = self.held(task, as_committed=as_committed)
         learner = self.learner(held.backbone.precision)
         if learner.active != task or learner.bank(task) is not held.bank:
-            for other in list(learner.plans):
-                learner.evict(other)
+            for loaded in list(learner.plans):
+                learner.evict(loaded)
             learner.add_bank(held.plan, held.bank, tokenizer=self.tokenizer)
         return learner
 

@@ -59,7 +59,7 @@ def open_store(folder: str | Path) -> Store:
     store = Store(Path(folder))
     refuse_link(store.stream_file)
     if not os.path.isfile(store.stream_file):  # also False for strings that are not valid paths
-        inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
+        inside = sorted(file.parent.name for file in islice(store.folder.glob("*/stream.yaml"), 100))
         if inside:
             raise InputError(
                 f"{store.folder}: no run here, but it contains the runs {known_names(inside)}; give one of them"

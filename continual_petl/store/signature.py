@@ -64,14 +64,14 @@ def sign(store: Store, key: Path) -> Signature:
         )
     private = _private_key(key)
     raw = private.public_key().public_bytes_raw()
-    made = Signature(
+    signature = Signature(
         index=newest.index,
         entry=newest.seal,
         signature=private.sign(_message(newest.index, newest.seal)).hex(),
         public_key=raw.hex(),
     )
-    write_sealed(store.folder / FILE, made.model_dump(mode="json"))
-    return made
+    write_sealed(store.folder / FILE, signature.model_dump(mode="json"))
+    return signature
 
 
 def check_signature(store: Store, public_key: Path) -> TaskCheck:
@@ -86,23 +86,25 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
     """
     key = _public_key(public_key)
     try:
-        made = _read(store.folder / FILE)
+        signature = _read(store.folder / FILE)
         newest = store.head()
         entries = {(link.index, link.seal) for link in store.chain()}
     except StoreError as error:
         return _check(str(error))
-    if not _is_signed(made, key):
+    if not _is_signed(signature, key):
         return _check(
-            f"{FILE}: entry {made.index} was not signed with the private key of {public_key}: the signature was made with "
-            f"another key (the file names {made.public_key[:16]}), or was changed."
+            f"{FILE}: entry {signature.index} was not signed with the private key of {public_key}: the signature was made "
+            f"with another key (the file names {signature.public_key[:16]}), or was changed."
         )
-    if newest is None or (made.index, made.entry) not in entries:
+    if newest is None or (signature.index, signature.entry) not in entries:
         return _check(
-            f"{FILE}: the signed entry, number {made.index} with seal {made.entry[:12]}, is not in the chain: the chain was "
-            "rewritten after it was signed. Restore the run from a copy."
+            f"{FILE}: the signed entry, number {signature.index} with seal {signature.entry[:12]}, is not in the chain: the "
+            "chain was rewritten after it was signed. Restore the run from a copy."
         )
-    later = newest.index - made.index
-    return _check(how=f"signed: the chain up to entry {made.index}" + (f"; {later} later, not signed" if later else ""))
+    later = newest.index - signature.index
+    return _check(
+        how=f"signed: the chain up to entry {signature.index}" + (f"; {later} later, not signed" if later else "")
+    )
 
 
 def _check(problem: str | None = None, how: str = "") -> TaskCheck:
@@ -115,11 +117,11 @@ def _message(index: int, seal: str) -> bytes:
     return f"continual-petl run, chain entry {index}, seal {seal}".encode()
 
 
-def _is_signed(made: Signature, key: Ed25519PublicKey) -> bool:
+def _is_signed(signature: Signature, key: Ed25519PublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
-        key.verify(bytes.fromhex(made.signature), _message(made.index, made.entry))
+        key.verify(bytes.fromhex(signature.signature), _message(signature.index, signature.entry))
     except InvalidSignature:
         return False
     return True

@@ -197,7 +197,9 @@ class Store(BankFolders):
         taken = Store(self.folder, max_certificates=self._max_certificates)
         taken._certificates, taken._entries = self._certificates.copy(), self._entries.copy()
         # `copy` could fail here if another thread reads a certificate meanwhile.
-        taken._in_use.update({found.task: found for reference in self._in_use.valuerefs() if (found := reference())})
+        taken._in_use.update(
+            {certificate.task: certificate for reference in self._in_use.valuerefs() if (certificate := reference())}
+        )
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
         taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
         return taken
@@ -342,13 +344,13 @@ def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -
             continue
         before = _state(store, task)
         try:
-            found = read()
+            result = read()
         except (InputError, StoreError):
             if _state(store, task) == before and not _replacing(store, task):
                 raise
         else:
             if _state(store, task) == before:
-                return found
+                return result
     raise StoreError(f"{store.folder}: tasks are added and removed faster than they can be read; try again later.")
 
 
@@ -357,8 +359,8 @@ def _state(store: BankFolders, task: str | None) -> object:
     if task is not None:
         return stamp_of(store.bank_folder(task))[0]
     try:
-        with os.scandir(store.banks) as found:
-            banks = {entry.name: entry.inode() for entry in found if not entry.name.startswith(".")}
+        with os.scandir(store.banks) as scan:
+            banks = {entry.name: entry.inode() for entry in scan if not entry.name.startswith(".")}
     except OSError:
         banks = {}
     return banks, [path.name for path in _stones(store)]

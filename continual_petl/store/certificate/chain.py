@@ -81,21 +81,21 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
     own = [_link_of_stone(stone, stone) for stone in tombstones]
-    found = {(link.index, link.seal): link for link in [*links, *own]}
+    entries = {(link.index, link.seal): link for link in [*links, *own]}
     learned = {(link.index, link.task) for link in links}
     for stone in sorted(tombstones, key=lambda stone: stone.removed.seal is None):
         link = _link_of_stone(stone, stone.removed)
         again = not link.seal and not stone.aside and (link.index, link.task) in learned
         if not again:
-            found.setdefault((link.index, link.seal), link)
+            entries.setdefault((link.index, link.seal), link)
             learned.add((link.index, link.task))
-    return [link.model_copy(update={"aside": True}) if place in aside else link for place, link in found.items()]
+    return [link.model_copy(update={"aside": True}) if key in aside else link for key, link in entries.items()]
 
 
 def _link_of_stone(stone: Tombstone, entry: Tombstone | Removed) -> Link:
     """Return the link of a tombstone, or of the entry that it replaces."""
-    place: dict[str, Any] = {"index": entry.index, "seal": entry.seal or "", "predecessor": entry.predecessor}
-    return Link(**place, task=stone.name, tombstone=True, lost=stone.why == "lost")
+    position: dict[str, Any] = {"index": entry.index, "seal": entry.seal or "", "predecessor": entry.predecessor}
+    return Link(**position, task=stone.name, tombstone=True, lost=stone.why == "lost")
 
 
 def counting(
@@ -143,19 +143,19 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
     problems: dict[str, str] = {}
     for index, here in chain.by_index.items():
         for link in here:
-            what = "tombstone" if link.tombstone else "certificate"
+            record = "tombstone" if link.tombstone else "certificate"
             if len(here) > 1:
                 others = ", ".join(repr(other.task) for other in here if other is not link)
                 problems.setdefault(
                     link.task,
-                    f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
+                    f"task {link.task!r}: its {record} is entry number {index} of the chain, and so is that of {others}; a "
                     "folder was restored after other tasks were learned or copied in from another run, or a bank.json was "
                     f"edited{chain.ways(here, 'Drop')}; no task can be learned until this is fixed",
                 )
             elif not chain.continues(link):
                 problems.setdefault(
                     link.task,
-                    f"task {link.task!r}: its {what} names a different predecessor than the one in the store; a task was "
+                    f"task {link.task!r}: its {record} names a different predecessor than the one in the store; a task was "
                     "removed or reordered, a bank.json was edited, or a tombstone was removed. Restore it from a copy (entry "
                     f"number {index - 1} of the chain){chain.ways([link], 'Or drop')}; no task can be learned until this is "
                     "fixed",
@@ -202,7 +202,7 @@ class MainLine:
 
     def continues(self, link: Link) -> bool:
         """Return whether the predecessor that an entry names is the entry right before it."""
-        seals: set[str | None] = {each.seal for each in self.before(link.index)}
+        seals: set[str | None] = {predecessor.seal for predecessor in self.before(link.index)}
         if not seals and not any(self.has(index) for index in range(link.index)):
             seals = {None}
         return link.predecessor in seals or "" in seals or (link.lost and link.predecessor is None)
@@ -220,30 +220,32 @@ class MainLine:
         root = self._root(link)
         if root is None:
             return None
-        others = [each for each in self.by_index[root.index] if each is not root and not self._is_misplaced(each)]
+        others = [
+            sibling for sibling in self.by_index[root.index] if sibling is not root and not self._is_misplaced(sibling)
+        ]
         sides = others or self.before(root.index)
         ends = [end for side in sides for end in self.ends(side, without=root)]
         return max(ends, key=lambda end: (end.index, end.seal), default=None)
 
     def _root(self, link: Link) -> Link | None:
         """Return the first entry after the fork or break that precedes an entry; None if there is no fork or break."""
-        place: Link | None = link
-        while place is not None:
-            if len(self.by_index[place.index]) > 1 or self._is_misplaced(place):
-                return place
-            predecessor = place.predecessor
-            place = next((each for each in self.before(place.index) if each.seal == predecessor), None)
+        entry: Link | None = link
+        while entry is not None:
+            if len(self.by_index[entry.index]) > 1 or self._is_misplaced(entry):
+                return entry
+            predecessor = entry.predecessor
+            entry = next((previous for previous in self.before(entry.index) if previous.seal == predecessor), None)
         return None
 
     def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
         """Return the last entries that follow an entry, or the entry itself if nothing follows; leave out ``without``."""
-        found, left = [], [link]
+        ends, left = [], [link]
         while left:
-            place = left.pop()
-            followers = [follower for follower in self.followers(place) if follower is not without]
+            entry = left.pop()
+            followers = [follower for follower in self.followers(entry) if follower is not without]
             left += followers
-            found += [] if followers else [place]
-        return found
+            ends += [] if followers else [entry]
+        return ends
 
     def _is_misplaced(self, link: Link) -> bool:
         """Return whether the preceding entry is not the named predecessor; a gap does not count, since it can be restored."""

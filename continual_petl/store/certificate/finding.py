@@ -115,14 +115,14 @@ def first_difference(found: Tensor, certified: Tensor) -> Difference | None:
     """Return the first difference, in row-major order, between the bits of two tensors of the same shape and dtype."""
     import torch  # imported here because it takes seconds; callers that have tensors have already imported it
 
-    one, other = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))
-    if not one.numel():
+    actual, expected = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))
+    if not actual.numel():
         return None
-    size = one.element_size()
-    differs = (one.view(torch.uint8).view(-1, size) != other.view(torch.uint8).view(-1, size)).any(dim=1)
-    places = differs.nonzero()
-    if not len(places):
+    size = actual.element_size()
+    differs = (actual.view(torch.uint8).view(-1, size) != expected.view(torch.uint8).view(-1, size)).any(dim=1)
+    indices = differs.nonzero()
+    if not len(indices):
         return None
-    flat = int(places[0])
+    flat = int(indices[0])
     position = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), found.shape)) if found.ndim else ()
-    return Difference(position, float(one[flat]), float(other[flat]))
+    return Difference(position, float(actual[flat]), float(expected[flat]))

@@ -144,16 +144,16 @@ def read_history(path: Path, certificate: Certificate) -> History:
     Raises:
         StoreError: if it is not the one that was certified.
     """
-    what = f"task {certificate.task!r}"
+    name = f"task {certificate.task!r}"
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         raise StoreError(
-            f"{what}: {path} is missing. No prediction depends on it, but the certificate covers it: restore it from a copy."
+            f"{name}: {path} is missing. No prediction depends on it, but the certificate covers it: restore it from a copy."
         ) from None
     if hashlib.sha256(content).hexdigest() != certificate.files[HISTORY]:
         raise StoreError(
-            f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
+            f"{name}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
             "No prediction depends on it, but its content can no longer be trusted: restore it from a copy."
         )
     raw = parse_json(content, str(path))

@@ -103,16 +103,16 @@ def check_files(
     from continual_petl.backbones.backbone_files import digests_of  # imports transformers
 
     try:
-        found = digests_of(name, revision, pinned.files) if backbone is None else backbone.file_digests()
+        digests = digests_of(name, revision, pinned.files) if backbone is None else backbone.file_digests()
     except InputError as error:
         return [str(error)]
     return [
         f"backbone {name!r}: its file {file} "
-        + ("is missing" if file not in found else "was added" if file not in pinned.files else "has changed")
-        + f" (digest in {path.name}: {pinned.files.get(file, 'none')[:12]}, now: {found.get(file, 'none')[:12]}). It was "
+        + ("is missing" if file not in digests else "was added" if file not in pinned.files else "has changed")
+        + f" (digest in {path.name}: {pinned.files.get(file, 'none')[:12]}, now: {digests.get(file, 'none')[:12]}). It was "
         "damaged or edited after the run began: restore it from a copy."
-        for file in sorted(pinned.files | found)
-        if pinned.files.get(file) != found.get(file)
+        for file in sorted(pinned.files | digests)
+        if pinned.files.get(file) != digests.get(file)
     ]
 
 

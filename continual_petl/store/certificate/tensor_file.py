@@ -68,13 +68,13 @@ def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -
         raise StoreError(f"{what}: {error}") from error
     try:
         read = list(deserialize(content))  # type: ignore[no-untyped-call]
-        if other := next(((name, found["dtype"]) for name, found in read if found["dtype"] not in _DTYPES), None):
+        if wrong := next(((name, entry["dtype"]) for name, entry in read if entry["dtype"] not in _DTYPES), None):
             raise StoreError(
-                f"{what}: {path}: tensor {other[0][:200]!r} is of the type {other[1]}, which no bank has; allowed: "
+                f"{what}: {path}: tensor {wrong[0][:200]!r} is of the type {wrong[1]}, which no bank has; allowed: "
                 f"{', '.join(_DTYPES)}. Save it in one of these."
             )
         tensors = {
-            name: StoredTensor(_DTYPES[found["dtype"]], tuple(found["shape"]), found["data"]) for name, found in read
+            name: StoredTensor(_DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data"]) for name, entry in read
         }
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise StoreError(f"{what}: {path} cannot be read ({error}); it is damaged") from error
@@ -97,14 +97,14 @@ def certified_tensors(path: Path, certificate: Certificate) -> dict[str, StoredT
     Raises:
         StoreError: naming the first tensor that is missing, unexpected or changed.
     """
-    what = f"task {certificate.task!r}"
+    name = f"task {certificate.task!r}"
     try:
-        tensors = read_tensors(path, max_file_bytes(certificate.tensors), certificate.files[path.name], what)
+        tensors = read_tensors(path, max_file_bytes(certificate.tensors), certificate.files[path.name], name)
     except Damaged as damage:
         # An error that names the changed tensor is more useful than one about the digest of the file.
-        check_digests(damage.tensors, certificate.tensors, path, what)
+        check_digests(damage.tensors, certificate.tensors, path, name)
         raise
-    check_digests(tensors, certificate.tensors, path, what)
+    check_digests(tensors, certificate.tensors, path, name)
     return tensors
 
 

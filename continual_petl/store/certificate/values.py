@@ -87,13 +87,13 @@ def as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """Return torch tensors that share memory with the stored ones."""
     import torch
 
-    def tensor(one: StoredTensor) -> Tensor:
-        dtype: torch.dtype = getattr(torch, one.dtype)
+    def tensor(entry: StoredTensor) -> Tensor:
+        dtype: torch.dtype = getattr(torch, entry.dtype)
         # `frombuffer` rejects empty buffers.
-        flat = torch.frombuffer(one.content, dtype=dtype) if one.content else torch.empty(0, dtype=dtype)
-        return flat.reshape(one.shape)
+        flat = torch.frombuffer(entry.content, dtype=dtype) if entry.content else torch.empty(0, dtype=dtype)
+        return flat.reshape(entry.shape)
 
-    return {name: tensor(one) for name, one in stored.items()}
+    return {name: tensor(entry) for name, entry in stored.items()}
 
 
 Text = Annotated[str, Field(max_length=1000)]

@@ -154,14 +154,14 @@ def make_folder(path: Path) -> None:
     with explain_refusals(path):
         if not path.is_dir():
             make_folder(path.parent)
-            made = [path]
+            created = [path]
             try:
                 os.mkdir(path)
             except FileExistsError:
                 if not path.is_dir():
                     raise  # if it is a folder, another process has just created it
-                made = []
-            with _removing(made):
+                created = []
+            with _removing(created):
                 sync_folder(path.parent)
 
 
@@ -304,8 +304,8 @@ def _end_of_last_line(path: Path) -> int:
         while end > 0:
             start = max(0, end - _LOOK)
             handle.seek(start)
-            place = handle.read(end - start).rfind(b"\n")
-            if place >= 0:
-                return start + place + 1
+            newline = handle.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             end = start
     return 0

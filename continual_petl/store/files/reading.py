@@ -34,8 +34,8 @@ def entries(folder: Path) -> list[Path]:
         StoreError: if it is a link, which could lead out of the run folder, or not a folder.
     """
     try:
-        with os.scandir(folder) as found:
-            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+        with os.scandir(folder) as scan:
+            names = sorted(entry.name for entry in scan if not entry.name.startswith("."))
     except FileNotFoundError:
         if not os.path.islink(folder):
             return []
@@ -54,8 +54,8 @@ def listing(folder: Path | str, stamp: Callable[[str], object]) -> object:
     """
     try:
         inode = os.lstat(folder).st_ino
-        with os.scandir(folder) as found:
-            return inode, {entry.name: stamp(entry.path) for entry in found if not entry.name.startswith(".")}
+        with os.scandir(folder) as scan:
+            return inode, {entry.name: stamp(entry.path) for entry in scan if not entry.name.startswith(".")}
     except OSError as error:
         return error.errno
 
@@ -73,8 +73,8 @@ def refuse_links_inside(run: Path, path: Path) -> None:
         run: the run folder, which may be a link itself.
         path: any path; links outside the run folder are allowed.
     """
-    root, place = Path(os.path.abspath(run)), Path(os.path.abspath(path))
-    for below in (place, *place.parents):
+    root, target = Path(os.path.abspath(run)), Path(os.path.abspath(path))
+    for below in (target, *target.parents):
         if below != root and below.is_relative_to(root):
             refuse_link(below)
 
@@ -153,9 +153,9 @@ def as_written(content: bytes, path: Path) -> dict[str, Any]:
         raise StoreError(f"{path}: nested deeper than any file of a store; the file is damaged") from None
     if content != expected:
         pairs = zip(content, expected, strict=False)
-        place = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(content), len(expected)))
+        offset = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(content), len(expected)))
         raise StoreError(
-            f"{path}: byte {place} is not the one that was written; the file was damaged or edited since. Restore it from a "
+            f"{path}: byte {offset} is not the one that was written; the file was damaged or edited since. Restore it from a "
             "copy."
         )
     return value

@@ -75,12 +75,12 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
 
 def check_version(raw: Mapping[str, Any], path: Path, version: int) -> None:
     """Raise `StoreError` for a format version that this release does not read."""
-    found = raw.get(VERSION)
-    if type(found) is int and found == version:
+    format_version = raw.get(VERSION)
+    if type(format_version) is int and format_version == version:
         return
-    newer = isinstance(found, int) and found > version
+    newer = isinstance(format_version, int) and format_version > version
     raise StoreError(
-        f"{path}: format version {str(found)[:40]}, this release reads {version}. "
+        f"{path}: format version {str(format_version)[:40]}, this release reads {version}. "
         + ("A newer release wrote it: read it with that release." if newer else "The file is damaged or was edited.")
     )
 
@@ -88,5 +88,5 @@ def check_version(raw: Mapping[str, Any], path: Path, version: int) -> None:
 def invalid(path: Path | str, error: ValidationError) -> StoreError:
     """Return the `StoreError` for content that does not match its schema."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the whole file"
-    return StoreError(f"{path}: {place}: {first['msg']}; the file is damaged or was edited")
+    location = ".".join(map(str, first["loc"])) or "the whole file"
+    return StoreError(f"{path}: {location}: {first['msg']}; the file is damaged or was edited")

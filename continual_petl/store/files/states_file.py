@@ -188,7 +188,7 @@ def num_bytes(num_tokens: int, width: int, dtype: torch.dtype) -> int:
     return num_tokens * width * dtype.itemsize
 
 
-def _write_at(descriptor: int, content: memoryview, place: int) -> None:
+def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
     while content:
-        written = os.pwrite(descriptor, content, place)
-        content, place = content[written:], place + written
+        written = os.pwrite(descriptor, content, offset)
+        content, offset = content[written:], offset + written

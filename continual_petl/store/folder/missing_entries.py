@@ -66,9 +66,9 @@ class Missing:
                 f"replacement, the next command that learns restores the old bank; otherwise restore {path} from a copy, or "
                 f"drop it on purpose with {drop}. {until}"
             )
-        other = "" if self.taken is None else f", and that entry now belongs to {self.taken!r}"
+        taken = "" if self.taken is None else f", and that entry now belongs to {self.taken!r}"
         return (
-            f"task {self.task!r} was learned{where}, but its bank is missing{other}. Restore {path} from a copy, or drop it "
+            f"task {self.task!r} was learned{where}, but its bank is missing{taken}. Restore {path} from a copy, or drop it "
             f"on purpose with {drop}. {until}"
         )
 
@@ -88,13 +88,13 @@ def missing(
     main = {index: here[0] for index, here in chain.by_index.items()}
     there = {(link.task, link.index): link for link in links}
     learned = {link.task: link.index for link in links if not link.tombstone}
-    found: dict[tuple[int, str], Missing] = {}
+    entries: dict[tuple[int, str], Missing] = {}
 
     def add(task: str | None, index: int, seal: str | None, *, replaces: bool = False) -> None:
         before, behind, here = chain.before(index), chain.after(index), main.get(index)
         if seal is None and here is None and behind:
             seal = behind[0].predecessor
-        found[index, task or ""] = Missing(
+        entries[index, task or ""] = Missing(
             task,
             index,
             seal,
@@ -109,11 +109,11 @@ def missing(
         link = there.get((task, line.index))
         if link is None or (isinstance(line, TaskLine) and not link.tombstone and seal != link.seal):
             add(task, line.index, seal)
-    known = {index for index, _ in found}
+    known = {index for index, _ in entries}
     newest = max(main.keys() | known, default=-1)
     replaced = {stone.index + 1: stone.task for stone in tombstones if stone.why == "replaced"}
     if gaps:
         for index in range(newest + 1 + (newest + 1 in replaced)):
             if not chain.has(index) and index not in known:
                 add(replaced.get(index), index, None, replaces=index in replaced)
-    return [entry for _, entry in sorted(found.items(), key=lambda item: item[0])]
+    return [entry for _, entry in sorted(entries.items(), key=lambda item: item[0])]

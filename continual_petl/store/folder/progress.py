@@ -249,5 +249,5 @@ def not_learned(store: BankFolders, task: object) -> str:
     return f"task {task!r} is not learned in {store.folder}"
 
 
-def _of(what: str, number: int, total: int | None) -> str:
-    return f"{what} {number}" if total is None else f"{what} {number} of {total}"
+def _of(unit: str, number: int, total: int | None) -> str:
+    return f"{unit} {number}" if total is None else f"{unit} {number} of {total}"

@@ -178,8 +178,8 @@ def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
 def measured_rows(links: Iterable[Link], lines: Iterable[Line]) -> dict[str, RowLine]:
     """Return the row measured after each learned task, if any; rows that `reevaluate` appended are left out."""
     rows = (line for line in lines if isinstance(line, RowLine) and any(cell.task == line.after for cell in line.cells))
-    found = {(row.after, row.index): row for row in rows}
-    return {link.task: found[link.task, link.index] for link in links if (link.task, link.index) in found}
+    by_entry = {(row.after, row.index): row for row in rows}
+    return {link.task: by_entry[link.task, link.index] for link in links if (link.task, link.index) in by_entry}
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

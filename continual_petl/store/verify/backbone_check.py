@@ -15,9 +15,11 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
     if not changed:
         return []
     name = changed[0]
-    place = _fresh_difference(backbone, name)
+    difference = _fresh_difference(backbone, name)
     where = (
-        "" if place is None else f", where value {list(place.position)} is {place.found!r} but was {place.certified!r}"
+        ""
+        if difference is None
+        else f", where value {list(difference.position)} is {difference.found!r} but was {difference.certified!r}"
     )
     cause = (
         "an optimizer that holds it, an edit in place, or the model itself, which creates or moves a buffer as it runs"
@@ -27,9 +29,9 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
             message=f"backbone {backbone.name!r}: {counted(len(changed), 'tensor differs', 'tensors differ')} from "
             f"what was loaded (the first is {name}{where}). Something wrote to the frozen model: {cause}.",
             tensor=name,
-            position=None if place is None else place.position,
-            found=None if place is None else place.found,
-            certified=None if place is None else place.certified,
+            position=None if difference is None else difference.position,
+            found=None if difference is None else difference.found,
+            certified=None if difference is None else difference.certified,
             cause=cause,
         )
     ]
@@ -50,7 +52,7 @@ def _fresh_difference(backbone: Backbone, name: str) -> Difference | None:
         )
     except InputError:
         return None
-    one, other = module_tensors(backbone.model).get(name), module_tensors(fresh.model).get(name)
-    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+    in_memory, reloaded = module_tensors(backbone.model).get(name), module_tensors(fresh.model).get(name)
+    if in_memory is None or reloaded is None or (in_memory.shape, in_memory.dtype) != (reloaded.shape, reloaded.dtype):
         return None
-    return first_difference(one, other)
+    return first_difference(in_memory, reloaded)

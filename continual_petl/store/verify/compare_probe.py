@@ -48,7 +48,7 @@ def _compare(
     check_probe(certificate, backbone, inputs, certified[OUTPUTS])
     try:
         own = TaskBank(backbone, certificate, bank)
-        found, decoded = replay(own, inputs), decode_probe(own, inputs).get(DECODED)
+        replayed, decoded = replay(own, inputs), decode_probe(own, inputs).get(DECODED)
     except _REFUSED as error:
         raise StoreError(
             f"task {certificate.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
@@ -56,45 +56,47 @@ def _compare(
         ) from error
     same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
     outputs = certified[OUTPUTS]
-    if same_bits(found, outputs) and same_texts:
+    if same_bits(replayed, outputs) and same_texts:
         return 0.0, UNCHANGED, []
     # Equal infinities, for options that a row does not have, do not differ.
-    same_form = found.shape == outputs.shape
-    difference = float((found - outputs).masked_fill(found == outputs, 0.0).abs().max()) if same_form else float("nan")
+    same_form = replayed.shape == outputs.shape
+    difference = (
+        float((replayed - outputs).masked_fill(replayed == outputs, 0.0).abs().max()) if same_form else float("nan")
+    )
     differs = certificate.environment.differences(
         current_environment(backbone.model.device, backbone.precision, backbone.attention)
     )
     allowed = tolerance(certificate.kind, backbone.precision)
     kind = kind_of(certificate)
     same_answers = not (kind.has_labels or kind.chooses) or torch.equal(
-        head_of(bank).predictions(found), head_of(bank).predictions(outputs)
+        head_of(bank).predictions(replayed), head_of(bank).predictions(outputs)
     )
     if differs and difference <= allowed and same_answers:
         # Generation may take a different path where two tokens are nearly tied, so only the log-probabilities are compared.
         ways = "" if same_texts else "; the search took a different path in some rows"
         return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)}{ways})", []
     cause = f"the differences in the environment: {'; '.join(differs)}" if differs else _LIKELY
-    name, one, other = (
-        (OUTPUTS, found, outputs) if not same_bits(found, outputs) else (DECODED, decoded, certified[DECODED])
+    name, actual, expected = (
+        (OUTPUTS, replayed, outputs) if not same_bits(replayed, outputs) else (DECODED, decoded, certified[DECODED])
     )
-    assert one is not None
-    return difference, "digests and probe", [_different(certificate.task, name, one, other, difference, cause)]
+    assert actual is not None
+    return difference, "digests and probe", [_different(certificate.task, name, actual, expected, difference, cause)]
 
 
 def _different(task: str, name: str, found: Tensor, certified: Tensor, difference: float, cause: str) -> Finding:
-    place = first_difference(found, certified) if _form(found) == _form(certified) else None
-    if place is None:
+    first = first_difference(found, certified) if _form(found) == _form(certified) else None
+    if first is None:
         message = f"task {task!r}: the probe's {name} are {_form(found)}, not {_form(certified)}"
         return Finding(message=f"{message}. Look at {cause}.", tensor=name, cause=cause)
-    row, at = place.position[0], ", ".join(map(str, place.position[1:]))
-    what = "output" if name == OUTPUTS else "decoded token"
+    row, at = first.position[0], ", ".join(map(str, first.position[1:]))
+    unit = "output" if name == OUTPUTS else "decoded token"
     return Finding(
-        message=f"task {task!r}: probe row {row}, {what} {at} is {place.found!r}, but {place.certified!r} was certified "
+        message=f"task {task!r}: probe row {row}, {unit} {at} is {first.found!r}, but {first.certified!r} was certified "
         f"(largest difference {difference:.3g}). Every digest of the bank matches, so look at {cause}.",
         tensor=name,
-        position=place.position,
-        found=place.found,
-        certified=place.certified,
+        position=first.position,
+        found=first.found,
+        certified=first.certified,
         cause=cause,
     )
 
@@ -113,17 +115,17 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         bank = filled_bank(certificate, backbone, as_tensors(damage.tensors))
         bank.read(read_banks(store, certificate, certificate.reads))
         with attending(backbone, certificate.environment.attention) as as_learned:
-            found = replay(TaskBank(as_learned, certificate, bank.to(backbone.model.device)), inputs)
+            outputs = replay(TaskBank(as_learned, certificate, bank.to(backbone.model.device)), inputs)
     except (StoreError, *_REFUSED):
         return finding
-    if _form(found) != _form(certified[OUTPUTS]):
+    if _form(outputs) != _form(certified[OUTPUTS]):
         return finding
-    place = first_difference(found, certified[OUTPUTS])
-    if place is None:
+    difference = first_difference(outputs, certified[OUTPUTS])
+    if difference is None:
         return finding.also("The probe's outputs are still the certified ones")
     return finding.also(
-        f"With it, probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
-        f"but {place.certified!r} was certified"
+        f"With it, probe row {difference.position[0]}, output {', '.join(map(str, difference.position[1:]))} is "
+        f"{difference.found!r}, but {difference.certified!r} was certified"
     )
 
 

@@ -116,8 +116,8 @@ def _option_tokens(plan: TaskPlan, tokenizer: PreTrainedTokenizerBase) -> list[l
     if plan.options is None:
         return []
     if plan.chat is None:
-        found = option_tokens(plan.options, tokenizer, special=kind_of(plan).decodes)
-        return [tokens.tolist() for tokens in found]
+        options = option_tokens(plan.options, tokenizer, special=kind_of(plan).decodes)
+        return [tokens.tolist() for tokens in options]
     texts = tokenizer(list(plan.options), add_special_tokens=False)["input_ids"]
     return [[*ids, plan.chat.end] for ids in texts]
 

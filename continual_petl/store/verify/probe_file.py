@@ -45,7 +45,7 @@ def stored_probe(store: Store, task: str) -> dict[str, StoredTensor]:
         raise StoreError(changed) from damage
     if (
         OUTPUTS not in tensors
-        or combined_digest({name: one.digest for name, one in tensors.items()}) != certificate.probe
+        or combined_digest({name: tensor.digest for name, tensor in tensors.items()}) != certificate.probe
     ):
         raise StoreError(changed)
     return tensors

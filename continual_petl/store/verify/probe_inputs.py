@@ -43,9 +43,9 @@ def check_probe(certificate: Certificate, backbone: Backbone, inputs: Mapping[st
         raise _refused(certificate, f"it holds {', '.join(sorted(inputs))}; expected: {', '.join(sorted(needed))}")
     rows = {len(tensor) if tensor.ndim else 0 for name, tensor in inputs.items() if name != ENDS}
     if len(rows) != 1 or not 0 < min(rows) <= NUM_ROWS:
-        found = " and ".join(map(str, sorted(rows)))
+        counts = " and ".join(map(str, sorted(rows)))
         raise _refused(
-            certificate, f"its tensors have {found} rows; all must have the same number, from 1 to {NUM_ROWS}"
+            certificate, f"its tensors have {counts} rows; all must have the same number, from 1 to {NUM_ROWS}"
         )
     if kind_of(certificate).reads_images:
         shape = tuple(inputs["pixel_values"].shape[1:])

@@ -54,10 +54,14 @@ def replay(own: TaskBank, probe: dict[str, Tensor]) -> Tensor:
 def as_certified(head: Head, outputs: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Return the outputs for a probe's inputs in the form that certificates hold; see `replay`."""
     if isinstance(head, GenerationHead):
-        found = token_log_probabilities(head, outputs, inputs["labels"])
+        log_probabilities = token_log_probabilities(head, outputs, inputs["labels"])
         there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
         even = len(set(there.sum(dim=1).tolist())) == 1
-        outputs = found[there].reshape(len(found), -1) if even else found.masked_fill(~there, 0.0)
+        outputs = (
+            log_probabilities[there].reshape(len(log_probabilities), -1)
+            if even
+            else log_probabilities.masked_fill(~there, 0.0)
+        )
     elif kind_of(head).per_word:
         outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
     return outputs.cpu().contiguous()
@@ -86,10 +90,10 @@ def decode_probe(own: TaskBank, probe: dict[str, Tensor]) -> dict[str, Tensor]:
     batch = {name: tensor.to(device) for name, tensor in sources.items() if name not in (ENDS, "labels")}
     shortened = TaskBank(own.backbone, own.plan.model_copy(update={"generation": short}), own.bank)
     (rows,) = respond([shortened], batch, decoding=Decoding(tokenizer=Ends(None if end < 0 else end, pad)))
-    found = torch.full((len(rows), NUM_DECODED), -1)
+    padded = torch.full((len(rows), NUM_DECODED), -1)
     for number, row in enumerate(rows):
-        found[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
-    return {DECODED: found}
+        padded[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    return {DECODED: padded}
 
 
 def _prompts(probe: dict[str, Tensor], pad: int) -> dict[str, Tensor]:
