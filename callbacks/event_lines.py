@@ -99,7 +99,7 @@ class EventLines(StreamCallback):
 
     def _epochs(self, task: str, losses: list[LossPoint], scores: list[ScorePoint]) -> None:
         for point in scores:
-            loss = next((each.loss for each in reversed(losses) if each.step <= point.step), None)
+            loss = next((loss_point.loss for loss_point in reversed(losses) if loss_point.step <= point.step), None)
             self._write("epoch", task=task, epoch=point.epoch, step=point.step, loss=loss, scores=point.scores)
         self._num_scores += len(scores)
 

@@ -141,11 +141,11 @@ class LiveProgress(Progress):
         return Group(*lines)
 
     @staticmethod
-    def _bar(bars: Table, what: str, done: int, total: float | None, left: float | None, width: int) -> None:
+    def _bar(bars: Table, unit: str, done: int, total: float | None, left: float | None, width: int) -> None:
         count = f"{done:,}/{total:,.0f}" if total is not None else f"{done:,}"
         numbers = Text(f"{count}, {in_words(left)} left")
         drawn = [ProgressBar(total=total, completed=done, width=width)] if width >= 5 else []
-        bars.add_row(Text(what), *drawn, numbers)
+        bars.add_row(Text(unit), *drawn, numbers)
 
     def _draw(self) -> None:
         self._drawn = self._clock()

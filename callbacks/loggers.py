@@ -131,9 +131,9 @@ class Loggers(StreamCallback):
         """Create the loggers, and log the tasks that they do not have yet; see `_recount`."""
         if self._opened:
             return
-        for given in self._given:
+        for logger in self._given:
             # Through a link, loggers would overwrite files elsewhere.
-            name = given if isinstance(given, str) else AXES
+            name = logger if isinstance(logger, str) else AXES
             refuse_links_inside(store.folder, store.folder / FOLDER / name)
         self._opened = True
         try:
@@ -141,11 +141,11 @@ class Loggers(StreamCallback):
         except StoreError as error:
             _log.warning("nothing is logged in this run: %s", error)
             return
-        for place, given in enumerate(self._given):
-            if given == "wandb" and is_disabled():
+        for index, logger in enumerate(self._given):
+            if logger == "wandb" and is_disabled():
                 continue
-            self._sinks.append(self._made(place, axes, store.folder))
-            if given == "wandb" or isinstance(given, WandbLogger):
+            self._sinks.append(self._made(index, axes, store.folder))
+            if logger == "wandb" or isinstance(logger, WandbLogger):
                 self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
         for sink, board in self._boards:
             sink.guarded(partial(board.begin, sink))
@@ -154,9 +154,9 @@ class Loggers(StreamCallback):
 
     def _configure(self, store: Store, tasks: Sequence[str]) -> None:
         """Log the settings that tasks were learned with."""
-        found = {f"tasks/{task}": settings_of(store.certificate(task)) for task in tasks}
+        settings = {f"tasks/{task}": settings_of(store.certificate(task)) for task in tasks}
         for sink in self._sinks:
-            sink.guarded(partial(sink.settings, found))
+            sink.guarded(partial(sink.settings, settings))
 
     def _reading(self, act: Callable[[], None]) -> None:
         """Call a function that reads the run folder. Unreadable files do not stop the run; its checks report them."""
@@ -193,16 +193,16 @@ class Loggers(StreamCallback):
         self._results = first(results, count)
         del self._growth[count:]
 
-    def _made(self, place: int, axes: Axes, folder: Path) -> Sink:
-        given = self._given[place]
-        if isinstance(given, str):
-            return Sink(given, partial(made, given, folder), axes, owned=True)
-        kind = type(given).__name__
-        before = sum(type(other).__name__ == kind for other in self._given[:place])
+    def _made(self, index: int, axes: Axes, folder: Path) -> Sink:
+        logger = self._given[index]
+        if isinstance(logger, str):
+            return Sink(logger, partial(made, logger, folder), axes, owned=True)
+        kind = type(logger).__name__
+        before = sum(type(earlier).__name__ == kind for earlier in self._given[:index])
         name = kind if not before else f"{kind} {before + 1}"
 
         def same(run_id: str | None) -> Logger:
-            return given
+            return logger
 
         return Sink(name, same, axes, owned=False)
 

@@ -109,8 +109,8 @@ def has_account(url: str = "") -> bool:
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    given = os.environ.get("NETRC")
-    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    netrc_file = os.environ.get("NETRC")
+    files = [Path(netrc_file)] if netrc_file else [Path.home() / ".netrc", Path.home() / "_netrc"]
     hosts = [host for host in (urlsplit(url or os.environ.get("WANDB_BASE_URL", "")).hostname, *_HOSTS) if host]
     for file in files:
         try:

@@ -32,19 +32,19 @@ def joined(
         gain: the task's gain over a fresh bank, if it tried several starting points.
     """
     own = cells[-1]
-    place = {name: number for number, name in enumerate((*results.tasks, own.task))}
+    column_of = {name: number for number, name in enumerate((*results.tasks, own.task))}
     known = sorted(
         (cell for cell in cells if cell is own or cell.status != "not measured"),
-        key=lambda cell: place[cell.task],
+        key=lambda cell: column_of[cell.task],
     )
     row = ResultRow(
-        columns=np.array([place[cell.task] for cell in known]),
+        columns=np.array([column_of[cell.task] for cell in known]),
         values=np.array([math.nan if cell.value is None else cell.value for cell in known], dtype=np.float64),
         status=tuple(cell.status for cell in known),
     )
     return replace(
         results,
-        tasks=tuple(place),
+        tasks=tuple(column_of),
         metrics=(*results.metrics, own.metric),
         splits=(*results.splits, own.split),
         rows=(*results.rows, row),
@@ -73,14 +73,14 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
         ``run/...``, ``score/TASK`` of the first tasks, ``transfer/...`` for tasks that tried several starting points, and
         ``routed/...`` for rows without a task name; NaN and infinite values are left out.
     """
-    row, found = results.rows[count - 1], results.after(count)
+    row, averages = results.rows[count - 1], results.after(count)
     changes = np.abs(row.values - results.own[row.columns])[:-1]
     numbers = {
         "run/tasks": float(count),
         "run/newest_score": row.values[-1],
-        "run/acc": found["ACC"],
-        "run/bwt": found["BWT"],
-        "run/forgetting": found["forgetting"],
+        "run/acc": averages["ACC"],
+        "run/bwt": averages["BWT"],
+        "run/forgetting": averages["forgetting"],
         "run/largest_change": np.max(changes[~np.isnan(changes)], initial=-math.inf),
         "run/certified": float(row.status.count("certified")),
     }

@@ -44,10 +44,10 @@ def settings_of(certificate: Certificate) -> dict[str, Any]:
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
     """Return nested settings on one level, ``tasks/one/rows/test``; unset values are ``none``."""
-    found: dict[str, str | int | float | bool] = {}
+    flattened: dict[str, str | int | float | bool] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}/")
+            flattened |= flat(value, f"{before}{key}/")
         else:
-            found[f"{before}{key}"] = "none" if value is None else value
-    return found
+            flattened[f"{before}{key}"] = "none" if value is None else value
+    return flattened

@@ -73,7 +73,7 @@ class WandbBoard:
         facts = self._reader.read()
         # W&B would keep the figure of a task that is half learned, and the curve is logged anyway.
         shown = [figure for part in sections(facts) if part.id != "half" for figure in part.figures]
-        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(as_figure(each.figure)) for each in shown}
+        values: dict[str, Any] = {f"figures/{figure.name}": wandb.Plotly(as_figure(figure.figure)) for figure in shown}
         for name, (columns, rows) in tables(facts).items():
             values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
         send(sink.logger, values, sink.axis.logged)
@@ -128,6 +128,6 @@ def artifact(store: Store, task: str) -> Artifact:
     }
     how = certificate.started_from if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
     description = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
-    made = wandb.Artifact(f"bank-{task}", type="bank", description=description, metadata=metadata)
-    made.add_dir(str(store.bank_folder(task)))
-    return made
+    bank = wandb.Artifact(f"bank-{task}", type="bank", description=description, metadata=metadata)
+    bank.add_dir(str(store.bank_folder(task)))
+    return bank

@@ -30,15 +30,15 @@ def differences(one: Store, other: Store) -> dict[str, Any]:
     digests = [None if pinned is None else pinned.digest for pinned in pins]
     only = [[task for task in tasks[n] if task not in sets[1 - n]] for n in (0, 1)]
     compared = {task: _compared(one.certificate(task), other.certificate(task)) for task in shared}
-    found = {
+    result = {
         "backbone": digests[0] == digests[1],
         "backbones": [None if pinned is None else {"name": pinned.name, "digest": pinned.digest} for pinned in pins],
         "order": shared == [task for task in tasks[1] if task in sets[0]],
         "only": only,
         "tasks": compared,
     }
-    same = found["backbone"] and found["order"] and not any(only)
-    return {"same": bool(same and all(each["same"] for each in compared.values())), **found}
+    same = result["backbone"] and result["order"] and not any(only)
+    return {"same": bool(same and all(comparison["same"] for comparison in compared.values())), **result}
 
 
 def _compared(one: Certificate, other: Certificate) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _compared(one: Certificate, other: Certificate) -> dict[str, Any]:
     other_tensors = sum(one.tensors.get(name) != other.tensors.get(name) for name in names)
     splits = [split for split in one.scores if split in other.scores]
     answers = {split: one.scores[split].predictions == other.scores[split].predictions for split in splits}
-    found = {
+    comparison = {
         "bank": one.digest == other.digest,
         "tensors": [other_tensors, len(names)],
         "specification": _unlike(_specification(one), _specification(other)),
@@ -62,12 +62,12 @@ def _compared(one: Certificate, other: Certificate) -> dict[str, Any]:
         "scores": _unlike(_scores(one), _scores(other)),
         "answers": answers,
     }
-    same = found["bank"] and not (found["specification"] or found["data"] or found["scores"])
+    same = comparison["bank"] and not (comparison["specification"] or comparison["data"] or comparison["scores"])
     return {
         "same": bool(same and all(answers.values())),
-        **found,
-        "score": [each.score for each in (one, other)],
-        "metric": [f"{each.metric} on {each.counted_split}" for each in (one, other)],
+        **comparison,
+        "score": [certificate.score for certificate in (one, other)],
+        "metric": [f"{certificate.metric} on {certificate.counted_split}" for certificate in (one, other)],
         "environment": _unlike(_environment(one), _environment(other)),
     }
 
@@ -96,10 +96,10 @@ def _scores(certificate: Certificate) -> dict[str, Any]:
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found = unlike(one, other)
-    if "bank.modifications" in found:
-        found = {name: both for name, both in found.items() if not name.startswith("bank.modifications.")}
-    return found
+    pairs = unlike(one, other)
+    if "bank.modifications" in pairs:
+        pairs = {name: both for name, both in pairs.items() if not name.startswith("bank.modifications.")}
+    return pairs
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -130,11 +130,11 @@ class Results:
     @cached_property
     def later(self) -> NDArray[np.float64]:
         """The newest known score of each task from the row of a later task; NaN if there is none."""
-        found = np.full(len(self.tasks), np.nan)
+        scores = np.full(len(self.tasks), np.nan)
         for i, row in enumerate(self.rows):
             known = ~np.isnan(row.values) & (row.columns < i)
-            found[row.columns[known]] = row.values[known]
-        return found
+            scores[row.columns[known]] = row.values[known]
+        return scores
 
     @cached_property
     def later_certified(self) -> int:
@@ -162,12 +162,12 @@ class Results:
 
     @cached_property
     def _at_end(self) -> dict[str, float]:
-        found = self.after(len(self.tasks))
+        averages = self.after(len(self.tasks))
         if self.carried:
             later = np.append(self.later[:-1], self.own[-1:])  # NaN if no later score is known
             last = np.where(np.isnan(later), self.own, later)
-            found |= {"ACC": mean(last), "BWT": change_of_earlier(later, self.own)}
-        return found
+            averages |= {"ACC": mean(last), "BWT": change_of_earlier(later, self.own)}
+        return averages
 
     @cached_property
     def carried(self) -> int:
@@ -309,28 +309,28 @@ def results_of(links: Sequence[Link], lines: Iterable[Line]) -> Results:
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
     """
     tasks = [link.task for link in links]
-    place = {(link.task, link.index): n for n, link in enumerate(links)}
+    index_of = {(link.task, link.index): n for n, link in enumerate(links)}
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
     routed: list[RoutedRow] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
     gains: dict[str, float] = {}
     for line in lines:
         if isinstance(line, TaskLine):
-            if (line.task, line.index) in place:
+            if (line.task, line.index) in index_of:
                 seconds[line.task] = line.seconds
                 if line.gain is not None:
                     gains[line.task] = line.gain
             continue
-        i = place.get((line.after, line.index))
+        i = index_of.get((line.after, line.index))
         for cell in line.cells:
-            j = place.get((cell.task, cell.index))
+            j = index_of.get((cell.task, cell.index))
             if i is None or j is None or j > i:
                 continue
             before = rows[i].get(j)
             if before is None or _RANK[cell.status] >= _RANK[before[1]]:
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
         if i is not None and line.routed:
-            routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
+            routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in index_of}
     for i, score in enumerate(link.score for link in links):
         # A bank that was imported without rows has no score, and its row is marked as not measured.
         if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):

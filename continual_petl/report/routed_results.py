@@ -59,7 +59,7 @@ class RoutedResults:
         shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
         for i, task in enumerate(self.tasks):
             if (cell := self.rows[-1].get(task)) is not None:
-                shares_TT[i] = [cell.chosen.get(other, 0) / max(1, cell.num_examples) for other in self.tasks]
+                shares_TT[i] = [cell.chosen.get(routed_to, 0) / max(1, cell.num_examples) for routed_to in self.tasks]
         return shares_TT
 
     def after(self, count: int) -> dict[str, float]:
@@ -73,19 +73,19 @@ class RoutedResults:
         if not known:
             return dict.fromkeys(SCORES, math.nan)
         own = [cell.chosen.get(cell.task, 0) for cell in known]
-        found = dict(zip(SCORES, [math.nan] * len(SCORES), strict=True))
-        found["routing_accuracy"] = _share(own, cells)
-        found["unknown"] = _share([cell.unknown for cell in known], cells)
+        scores = dict(zip(SCORES, [math.nan] * len(SCORES), strict=True))
+        scores["routing_accuracy"] = _share(own, cells)
+        scores["unknown"] = _share([cell.unknown for cell in known], cells)
         right = [cell.correct_own for cell in known if cell.correct_own is not None]
         if len(right) == len(cells) and any(own):
-            found["within_task_accuracy"] = sum(right) / sum(own)
+            scores["within_task_accuracy"] = sum(right) / sum(own)
         if all(len(row) > i for i, row in enumerate(self.rows[:count])):
             R_TT = self.R[:count, :count]
-            found["accuracy"] = float(acc(R_TT))
-            found["average_incremental_accuracy"] = float(average_incremental_accuracy(R_TT))
+            scores["accuracy"] = float(acc(R_TT))
+            scores["average_incremental_accuracy"] = float(average_incremental_accuracy(R_TT))
             if count > 1:
-                found["routing_loss"] = float(forgetting_max(self.routing[:count, :count]))
-        return found
+                scores["routing_loss"] = float(forgetting_max(self.routing[:count, :count]))
+        return scores
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values, null for NaN."""
@@ -99,11 +99,11 @@ class RoutedResults:
 
     def _matrix(self, count: Callable[[RoutedCell], int | None]) -> NDArray[np.float64]:
         shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
-        place = {task: j for j, task in enumerate(self.tasks)}
+        column_of = {task: j for j, task in enumerate(self.tasks)}
         for i, row in enumerate(self.rows):
             for task, cell in row.items():
-                if task in place and (number := count(cell)) is not None:
-                    shares_TT[i, place[task]] = number / max(1, cell.num_examples)
+                if task in column_of and (number := count(cell)) is not None:
+                    shares_TT[i, column_of[task]] = number / max(1, cell.num_examples)
         return shares_TT
 
 

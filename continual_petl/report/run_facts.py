@@ -102,8 +102,8 @@ class TaskFacts:
 
     def opened(self) -> TaskFacts:
         """Return the same facts with the certificate and history in memory, for repeated access."""
-        found = self.read()
-        return replace(self, read=lambda: found)
+        loaded = self.read()
+        return replace(self, read=lambda: loaded)
 
     @property
     def name(self) -> str:
@@ -138,11 +138,11 @@ class TaskFacts:
 
 
 def _bytes_by_part(certificate: Certificate, num_bytes: int, routing: int) -> dict[str, int]:
-    found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
+    sizes: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
     for name, entry in certificate.tensors.items():
-        found[name.split(".", 1)[0]] += entry_bytes(entry)
+        sizes[name.split(".", 1)[0]] += entry_bytes(entry)
     # A truncated bank is smaller than its tensors; its check reports that.
-    return {**found, "routing": routing, "certificate": max(0, num_bytes - routing - found.total())}
+    return {**sizes, "routing": routing, "certificate": max(0, num_bytes - routing - sizes.total())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class RunFacts:
         count = len(self.tasks)
         if count <= MAX_STEPS:
             return tuple(range(1, count + 1))
-        return tuple(sorted({round(1 + place * (count - 1) / (MAX_STEPS - 1)) for place in range(MAX_STEPS)}))
+        return tuple(sorted({round(1 + index * (count - 1) / (MAX_STEPS - 1)) for index in range(MAX_STEPS)}))
 
     @property
     def spaced(self) -> str:

@@ -90,8 +90,8 @@ class Server:
         try:
             self._http = _Http((HOST, port), handler)
         except (OSError, OverflowError) as error:
-            with ThreadingHTTPServer((HOST, 0), handler) as other:
-                free = other.server_address[1]
+            with ThreadingHTTPServer((HOST, 0), handler) as server:
+                free = server.server_address[1]
             raise InputError(
                 f"--port: {port} cannot be used ({getattr(error, 'strerror', None) or error}); {free} is free, and 0 means "
                 "any free port"

@@ -113,10 +113,10 @@ def size(num_bytes: int) -> str:
     """Format a number of bytes."""
     units = ("bytes", "kB", "MB", "GB", "TB")
     number = float(num_bytes)
-    place = 0
-    while number >= 999.5 and place < len(units) - 1:
-        number, place = number / 1000, place + 1
-    return f"{number:.0f} {units[place]}" if number >= 99.5 or place == 0 else f"{number:.1f} {units[place]}"
+    power = 0
+    while number >= 999.5 and power < len(units) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.0f} {units[power]}" if number >= 99.5 or power == 0 else f"{number:.1f} {units[power]}"
 
 
 def task_facts(
@@ -233,14 +233,14 @@ def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[s
     if not found["order"]:
         lines.append("the shared tasks were learned in different orders")
     compared = found["tasks"]
-    other = [task for task, each in compared.items() if not each["same"]]
-    for task in other[:_MAX_TASKS]:
+    different = [task for task, comparison in compared.items() if not comparison["same"]]
+    for task in different[:_MAX_TASKS]:
         lines += _of_task(task, compared[task])
-    if len(other) > _MAX_TASKS:
-        lines.append(f"and {len(other) - _MAX_TASKS:,} more tasks that differ; --json lists all")
-    elsewhere = {name: both for each in compared.values() for name, both in each["environment"].items()}
+    if len(different) > _MAX_TASKS:
+        lines.append(f"and {len(different) - _MAX_TASKS:,} more tasks that differ; --json lists all")
+    elsewhere = {name: both for comparison in compared.values() for name, both in comparison["environment"].items()}
     lines += [f"environment: {name} {_shown(both[0])} | {_shown(both[1])}" for name, both in elsewhere.items()]
-    same = sum(each["bank"] for each in compared.values())
+    same = sum(comparison["bank"] for comparison in compared.values())
     have = "has" if same == 1 else "have"
     lines.append(f"{same:,} of {counted(len(compared), 'shared task')} {have} the same bank, bit for bit")
     if found["same"]:
@@ -248,16 +248,18 @@ def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[s
     return [printable(line) for line in lines]
 
 
-def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
-    count, total = found["tensors"]
-    what = "the same bank, bit for bit" if found["bank"] else f"a different bank ({count} of {total} tensors differ)"
-    yield f"{task}: {what}"
-    one, other = found["score"]
-    metrics = found["metric"] if found["metric"][0] != found["metric"][1] else found["metric"][:1]
-    yield f"  {' | '.join(metrics)}: {_score(one)}" + ("" if one == other else f" | {_score(other)}")
-    details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in found["specification"].items()]
-    details += [f"  {split} rows: different" for split in found["data"]]
-    quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
+def _of_task(task: str, comparison: Mapping[str, Any]) -> Iterator[str]:
+    count, total = comparison["tensors"]
+    bank = (
+        "the same bank, bit for bit" if comparison["bank"] else f"a different bank ({count} of {total} tensors differ)"
+    )
+    yield f"{task}: {bank}"
+    first, second = comparison["score"]
+    metrics = comparison["metric"] if comparison["metric"][0] != comparison["metric"][1] else comparison["metric"][:1]
+    yield f"  {' | '.join(metrics)}: {_score(first)}" + ("" if first == second else f" | {_score(second)}")
+    details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in comparison["specification"].items()]
+    details += [f"  {split} rows: different" for split in comparison["data"]]
+    quiet = [split for split, same in comparison["answers"].items() if not same and not comparison["scores"]]
     details += [f"  predictions for {split} rows differ, but the scores do not" for split in quiet]
     yield from details[:_MAX_LINES]
     if len(details) > _MAX_LINES:

@@ -57,9 +57,9 @@ def value_in_words(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else "on" if value else "off"
     if isinstance(value, BaseModel):
-        value = {named(name): each for name, each in changed(value).items()}
+        value = {named(name): setting for name, setting in changed(value).items()}
     if isinstance(value, Mapping):
-        value = [f"{key} {value_in_words(each)}" for key, each in value.items()]
+        value = [f"{key} {value_in_words(element)}" for key, element in value.items()]
     if isinstance(value, list | tuple):
         more = ", ..." if len(value) > MAX_VALUES else ""
         return (", ".join(map(value_in_words, value[:MAX_VALUES])) or "none") + more
@@ -100,13 +100,13 @@ def trained_in_words(certificate: Certificate, history: History | None = None) -
 
 def answers_in_words(certificate: Certificate) -> dict[str, str]:
     """Describe what a task's answers are read as: how its tags mark entities, or how its target numbers are standardised."""
-    found = {}
+    described = {}
     if certificate.targets is not None:
         mean, deviation = certificate.targets.mean, certificate.targets.deviation
-        found["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
+        described["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
     if certificate.tags is not None:
-        found["tags"] = certificate.tags.in_words
-    return found
+        described["tags"] = certificate.tags.in_words
+    return described
 
 
 def settings_in_words(certificate: Certificate, history: History | None) -> dict[str, str]:
@@ -147,11 +147,11 @@ def settings_in_words(certificate: Certificate, history: History | None) -> dict
 
 def _modifications(certificate: Certificate) -> dict[str, str]:
     """Return the options of each modification that are not the defaults of its form."""
-    found: dict[str, list[str]] = {}
+    by_modification: dict[str, list[str]] = {}
     for modification in certificate.bank.modifications:
         options = [
             f"{named(name)} {value_in_words(value)}" for name, value in changed(modification, _IN_THE_NAME).items()
         ]
         if options:
-            found.setdefault(f"{modification.form} on {modification.modifies}", []).append(", ".join(options))
-    return {name: "; ".join(texts) for name, texts in found.items()}
+            by_modification.setdefault(f"{modification.form} on {modification.modifies}", []).append(", ".join(options))
+    return {name: "; ".join(texts) for name, texts in by_modification.items()}

@@ -118,7 +118,7 @@ def _routed(results: Results) -> list[str]:
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []
-    found = routed.after(len(routed.tasks))
+    scores = routed.after(len(routed.tasks))
     meanings = {
         "routing_accuracy": f"share of rows routed to their task when none is named ({len(routed.tasks):,} tasks)",
         "accuracy": "share of rows predicted correctly when no task is named",
@@ -126,9 +126,9 @@ def _routed(results: Results) -> list[str]:
     }
     heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))
     return [
-        f"{heads[name]:<11} {_number(found[name])}   {meaning}"
+        f"{heads[name]:<11} {_number(scores[name])}   {meaning}"
         for name, meaning in meanings.items()
-        if not math.isnan(found[name])
+        if not math.isnan(scores[name])
     ]
 
 
@@ -149,10 +149,12 @@ def routing_tables(results: Results) -> list[RenderableType]:
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
     """Return the problems found; if there are many, only the first ones and the number of further ones."""
-    found = [problem for check in checks for problem in check.problems]
-    left = len(found) - MAX_PROBLEMS
+    problems = [problem for check in checks for problem in check.problems]
+    left = len(problems) - MAX_PROBLEMS
     return (
-        found if left <= 0 else [*found[:MAX_PROBLEMS], f"And {left:,} more: `continual-petl verify` lists them all."]
+        problems
+        if left <= 0
+        else [*problems[:MAX_PROBLEMS], f"And {left:,} more: `continual-petl verify` lists them all."]
     )
 
 

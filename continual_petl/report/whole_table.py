@@ -51,12 +51,12 @@ class WholeTable(Table):
         """Return the width of each column; None if the longest words of all columns do not fit into one line."""
         wide = options.update(width=_ANY)
         measured = [_measured(console, wide, column) for column in self.columns]
-        around = self.__rich_measure__(console, wide).maximum - sum(each.maximum for each in measured)
-        widths = [each.minimum for each in measured]
+        around = self.__rich_measure__(console, wide).maximum - sum(width.maximum for width in measured)
+        widths = [width.minimum for width in measured]
         left = options.max_width - around - sum(widths)
         if left < 0:
             return None
-        while left and (short := [n for n, each in enumerate(measured) if widths[n] < each.maximum]):
+        while left and (short := [n for n, width in enumerate(measured) if widths[n] < width.maximum]):
             widths[min(short, key=widths.__getitem__)] += 1  # short columns become complete first
             left -= 1
         return widths
@@ -78,8 +78,8 @@ class WholeTable(Table):
 
 def _measured(console: Console, options: ConsoleOptions, column: Column) -> Measurement:
     """Return the length of the longest word and of the longest line in a column."""
-    each = [Measurement.get(console, options, text) for text in (column.header, *column.cells)]
-    return Measurement(max(one.minimum for one in each), max(one.maximum for one in each))
+    cells = [Measurement.get(console, options, text) for text in (column.header, *column.cells)]
+    return Measurement(max(cell.minimum for cell in cells), max(cell.maximum for cell in cells))
 
 
 def _text(console: Console, shown: RenderableType) -> Text:

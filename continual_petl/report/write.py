@@ -58,11 +58,11 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
 def _write_report(folder: Path, facts: RunFacts, *, live: bool) -> Path:
     make_folder(folder / TASKS)
     kept, together = set(), TOGETHER if facts.is_long else 1
-    for place in range(0, len(facts.tasks), together):
-        path, tasks = folder / TASKS / f"{place:06}.js", facts.tasks[place : place + together]
+    for start in range(0, len(facts.tasks), together):
+        path, tasks = folder / TASKS / f"{start:06}.js", facts.tasks[start : start + together]
         kept.add(path)
-        if not _begins_with(path, first_line(tasks, place, drawn_by())):
-            write_file(path, script_of(tasks, place, drawn_by(), packed=facts.is_long).encode())
+        if not _begins_with(path, first_line(tasks, start, drawn_by())):
+            write_file(path, script_of(tasks, start, drawn_by(), packed=facts.is_long).encode())
     page = _write_page(folder, facts.name, sections(facts), [facts], live=live)
     _remove_unfinished(folder / TASKS)
     for path in set((folder / TASKS).iterdir()) - kept:
@@ -86,7 +86,7 @@ def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = Fal
 @contextmanager
 def _none_if_failing(folder: Path) -> Iterator[None]:
     """Remove a folder that did not exist before, with its files, if the block fails."""
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     except BaseException:
@@ -98,10 +98,10 @@ def _none_if_failing(folder: Path) -> Iterator[None]:
 @cache
 def drawn_by() -> str:
     """Return a version of the drawing code: the digest of its sources, and plotly's version."""
-    found = hashlib.sha256(f"{VERSION} {version('plotly')}".encode())
+    digest = hashlib.sha256(f"{VERSION} {version('plotly')}".encode())
     for path in _sources(files("continual_petl.report")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _sources(folder: Traversable) -> list[Traversable]:
@@ -113,8 +113,8 @@ def _sources(folder: Traversable) -> list[Traversable]:
 def _remove_unfinished(folder: Path) -> None:
     """Remove half-written files of killed processes, but not of live ones, which may be writing to the folder right now."""
     for path in folder.iterdir():
-        found = _UNFINISHED.fullmatch(path.name)
-        if found is not None and not is_alive(int(found[1])):
+        match = _UNFINISHED.fullmatch(path.name)
+        if match is not None and not is_alive(int(match[1])):
             path.unlink(missing_ok=True)
 
 

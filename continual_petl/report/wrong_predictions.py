@@ -86,8 +86,8 @@ class WrongPredictions:
     @property
     def _heads(self) -> list[str]:
         own = ("row", "correct", "predicted", "probability")
-        given = [f"input {name}" if name in own else name for name in self.columns]
-        return [own[0], *given, *own[1:]]
+        inputs = [f"input {name}" if name in own else name for name in self.columns]
+        return [own[0], *inputs, *own[1:]]
 
     def _repr_html_(self) -> str:
         rows = ((row.row, *row.given, row.correct, row.predicted, _shown(row.probability)) for row in self.rows)

@@ -43,11 +43,11 @@ def task_bars(
             x=[start + (size + 1) / 2 if size > 1 else start + 1 for start in starts],
             y=[_mean(values[start:end]) for start, end in zip(starts, ends, strict=True)],
             name=words,
-            marker={"color": colour(place), "line": {"width": 0}},
+            marker={"color": colour(index), "line": {"width": 0}},
             customdata=names if size > 1 else list(map(shown, tasks)),
             hovertemplate=f"%{{customdata}}<br>{words}{number} {unit}<extra></extra>",
         )
-        for place, (words, values) in enumerate(parts.items())
+        for index, (words, values) in enumerate(parts.items())
     ]
     axis = {"title": {"text": f"task, by number; {size:,} tasks per bar"}} if size > 1 else task_axis(tasks)
     return drawing(traces, xaxis=axis, y=y, barmode="stack", bargap=0.1)

@@ -58,10 +58,10 @@ def num_bytes(facts: RunFacts) -> Drawing:
     return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
 
 
-def _each_in_words(what: str) -> Callable[[RunFacts], str]:
+def _each_in_words(sentence: str) -> Callable[[RunFacts], str]:
     def words(facts: RunFacts) -> str:
         means = bars.in_words(len(facts.tasks))
-        return f"{what}{means} The table lists every task." if means else what
+        return f"{sentence}{means} The table lists every task." if means else sentence
 
     return words
 

@@ -79,10 +79,12 @@ def _blocks(results: Results) -> Drawing:
     words = [[""] * len(spans) for _ in spans]
     for i, rows in enumerate(spans):
         scored = results.rows[rows]
-        places, values = (np.concatenate(each) for each in zip(*((r.columns, r.values) for r in scored), strict=True))
-        places, values = places[~np.isnan(values)], values[~np.isnan(values)]
+        task_numbers, values = (
+            np.concatenate(parts) for parts in zip(*((r.columns, r.values) for r in scored), strict=True)
+        )
+        task_numbers, values = task_numbers[~np.isnan(values)], values[~np.isnan(values)]
         # Stable, so within a block the scores keep their order, row by row.
-        blocks = np.searchsorted(edges, places, side="right") - 1
+        blocks = np.searchsorted(edges, task_numbers, side="right") - 1
         order = np.argsort(blocks, kind="stable")
         in_blocks = np.split(values[order], np.searchsorted(blocks[order], np.arange(1, len(spans))))
         for j, (columns, known) in enumerate(zip(spans, in_blocks, strict=True)):

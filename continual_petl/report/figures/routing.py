@@ -40,8 +40,8 @@ def _routing_words(facts: RunFacts) -> str:
 
 def _at_end(routed: RoutedResults) -> list[str]:
     """Return sentences about the scores after the last task; what is unknown is left out, or explained."""
-    found = routed.after(len(routed.tasks))
-    known = {name: f"{100 * value:.3g} %" for name, value in found.items() if not np.isnan(value)}
+    scores = routed.after(len(routed.tasks))
+    known = {name: f"{100 * value:.3g} %" for name, value in scores.items() if not np.isnan(value)}
     meanings = {
         "routing_accuracy": "are routed to their task",
         "accuracy": "get a correct prediction",
@@ -55,14 +55,14 @@ def _at_end(routed: RoutedResults) -> list[str]:
             f"Of the rows that are routed to their task, {known['within_task_accuracy']} get a correct prediction."
         )
     if "average_incremental_accuracy" in known:
-        value = number(found["average_incremental_accuracy"])
+        value = number(scores["average_incremental_accuracy"])
         sentences.append(f"The average incremental accuracy is {value}.")
     if "accuracy" not in known and any(cell.correct is None for row in routed.rows for cell in row.values()):
         sentences.append(
             "There is no overall share of correct predictions, because those of some tasks are not simply right or wrong."
         )
     if "routing_loss" in known:
-        value = number(found["routing_loss"])
+        value = number(scores["routing_loss"])
         sentences.append(
             f"The routing loss is {value}: the mean drop of the share of rows that are routed to their task from its best. "
             "It is not forgetting, since predictions with a named task are unchanged."

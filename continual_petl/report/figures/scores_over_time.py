@@ -82,7 +82,7 @@ def _lines(facts: RunFacts) -> Drawing:
         known = [i for i in range(j, len(R_TT)) if not np.isnan(R_TT[i, j])]
         status = [facts.results.status[i][j] for i in known]
         moved = [R_TT[i, j] != R_TT[known[0], j] for i in known]
-        symbols = ["x" if other else _SYMBOLS[how] for how, other in zip(status, moved, strict=True)]
+        symbols = ["x" if changed else _SYMBOLS[how] for how, changed in zip(status, moved, strict=True)]
         metric = shown(facts.results.metrics[j])
         traces.append(
             scatter(
@@ -92,7 +92,7 @@ def _lines(facts: RunFacts) -> Drawing:
                 mode="lines+markers",
                 line={"color": colour(j)},
                 marker={"symbol": symbols, "size": 9},
-                text=[how + (", changed" if other else "") for how, other in zip(status, moved, strict=True)],
+                text=[how + (", changed" if changed else "") for how, changed in zip(status, moved, strict=True)],
                 hovertemplate=f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {metric}, %{{text}}<extra></extra>",
             )
         )

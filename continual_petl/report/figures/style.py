@@ -45,10 +45,10 @@ def as_figure(drawing: Drawing) -> go.Figure:
 @cache
 def plotly_js() -> str:
     """Return plotly's JavaScript, as `plotly.offline.get_plotlyjs` does, but without importing plotly."""
-    found = find_spec("plotly")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).with_name("package_data").joinpath("plotly.min.js").read_text("utf-8")
+    spec = find_spec("plotly")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).with_name("package_data").joinpath("plotly.min.js").read_text("utf-8")
 
 
 def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any) -> Drawing:
@@ -174,9 +174,9 @@ def grid(
 
 def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a straight line across the whole figure at a value of ``axis`` (x or y)."""
-    other = "y" if axis == "x" else "x"
-    ends = {f"{axis}0": value, f"{axis}1": value, f"{other}0": 0, f"{other}1": 1}
-    return {"type": "line", **ends, f"{axis}ref": axis, f"{other}ref": f"{other} domain", "line": dict(line)}
+    across = "y" if axis == "x" else "x"
+    ends = {f"{axis}0": value, f"{axis}1": value, f"{across}0": 0, f"{across}1": 1}
+    return {"type": "line", **ends, f"{axis}ref": axis, f"{across}ref": f"{across} domain", "line": dict(line)}
 
 
 def task_axis(tasks: Sequence[str]) -> dict[str, Any]:

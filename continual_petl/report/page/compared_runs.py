@@ -24,7 +24,7 @@ def named(runs: Sequence[RunFacts]) -> list[Named]:
         names = ["/".join(_parts(facts)[-depth:]) for facts in runs]
         depth += 1
     # The same folder, given twice.
-    names = [name if name not in names[:place] else f"{name} ({place + 1})" for place, name in enumerate(names)]
+    names = [name if name not in names[:index] else f"{name} ({index + 1})" for index, name in enumerate(names)]
     return list(zip(names, runs, strict=True))
 
 
@@ -37,14 +37,14 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     tasks = list(dict.fromkeys(task.name for _, facts in runs for task in facts.tasks))
     figures = [
         Shown(
-            name=what.lower(),
+            name=metric.lower(),
             caption=f"{title} after each task",
-            words="At the end: " + "; ".join(f"{name}: {number(_at_end(facts)[what])}" for name, facts in runs) + ".",
-            figure=comparison.over_time(runs, what),
+            words="At the end: " + "; ".join(f"{name}: {number(_at_end(facts)[metric])}" for name, facts in runs) + ".",
+            figure=comparison.over_time(runs, metric),
         )
-        for what, title in {"ACC": "Mean score", "forgetting": "Forgetting", "BWT": "Backward transfer"}.items()
+        for metric, title in {"ACC": "Mean score", "forgetting": "Forgetting", "BWT": "Backward transfer"}.items()
     ]
-    each = Shown(
+    newest = Shown(
         name="tasks",
         caption="Newest known score of every task",
         words="One mark for each run that has learned the task; tasks are matched by name.",
@@ -59,7 +59,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     lines = [*(f"{name}: {verdict_and_mood(facts)[0]}" for name, facts in runs), *differences(runs)]
     return [
         Section(id="runs", title="Runs", lines=lines, tables=[_table(runs), _settings(runs)]),
-        Section(id="scores", title="Scores", figures=[*figures, each], tables=[_tasks(runs, tasks)]),
+        Section(id="scores", title="Scores", figures=[*figures, newest], tables=[_tasks(runs, tasks)]),
         Section(id="growth", title="Growth", figures=[cost]),
     ]
 
@@ -136,7 +136,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     digests = [{own.name: own.link.digest for own in facts.tasks} for _, facts in runs]
     marks = [{own.name: mark_of(own.link.split) for own in facts.tasks} for _, facts in runs]
     rows = []
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
         cells = [
             TableCell(text="not learned", kind="number")
@@ -145,7 +145,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
             for end, own in zip(ends, marks, strict=True)
         ]
         same = _same([own[task] for own in digests if task in own], len(runs))
-        rows.append([TableCell(text=task, sort=place), *cells, TableCell(text=same)])
+        rows.append([TableCell(text=task, sort=index), *cells, TableCell(text=same)])
     heads = ("task", *(name for name, _ in runs), "bank across runs")
     notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
     return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
@@ -176,8 +176,8 @@ def differences(runs: Sequence[Named]) -> list[str]:
             )
         )
     names = set(shared)
-    each = [{task.name: task for task in facts.tasks if task.name in names} for _, facts in runs]
-    orders = {tuple(known) for known in each}
+    by_name = [{task.name: task for task in facts.tasks if task.name in names} for _, facts in runs]
+    orders = {tuple(known) for known in by_name}
     if len(orders) > 1:
         lines.append("These runs learned their shared tasks in different orders.")
     settings: dict[str, Callable[[TaskFacts], object]] = {
@@ -186,10 +186,10 @@ def differences(runs: Sequence[Named]) -> list[str]:
         "have different seeds": lambda task: task.seed,
     }
     for words, of in settings.items():
-        apart = [task for task in shared if any(of(known[task]) != of(each[0][task]) for known in each)]
+        apart = [task for task in shared if any(of(known[task]) != of(by_name[0][task]) for known in by_name)]
         if apart:
             lines.append(f"Shared tasks that {words} ({len(apart):,}): {_some(apart)}.")
-    same = [task for task in shared if len({known[task].link.digest for known in each}) == 1]
+    same = [task for task in shared if len({known[task].link.digest for known in by_name}) == 1]
     if same and len(runs) > 1:
         lines.append(f"Shared tasks with the same bank in all runs, bit for bit: {len(same):,} of {len(shared):,}.")
     return lines

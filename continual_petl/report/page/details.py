@@ -38,40 +38,40 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
         packed: whether the details are compressed, which pays off for many tasks, since their details have much in common.
     """
     line = first_line(tasks, first, page)
-    each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
+    all_details = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
     if not packed:
-        return f"{line}continualPetlTask({next(each)});\n"
-    content = ",".join(f"[{details}]" for details in each)
+        return f"{line}continualPetlTask({next(all_details)});\n"
+    content = ",".join(f"[{details}]" for details in all_details)
     deflated = base64.b64encode(zlib.compress(f"[{content}]".encode())).decode("ascii")
     return f'{line}continualPetlTasks("{deflated}");\n'
 
 
 def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
     """Return the first line of a file of tasks, which changes whenever anything shown changes."""
-    each = [[t.link.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
-    return f"// {hashlib.sha256(json.dumps([page, first, each]).encode()).hexdigest()}\n"
+    contents = [[t.link.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
+    return f"// {hashlib.sha256(json.dumps([page, first, contents]).encode()).hexdigest()}\n"
 
 
-def _details(task: TaskFacts, place: int) -> str:
+def _details(task: TaskFacts, index: int) -> str:
     """Return the arguments of the JavaScript call that shows a task: number, HTML and figures."""
     figures = shown(task_figures(), task)
-    found = task.answered
+    predictions = task.answered
     html = (
         templates()
         .get_template("task.html.j2")
         .render(
             task=task,
-            cards=_cards(task, place),
+            cards=_cards(task, index),
             section={"figures": figures, "tables": ()},
-            samples=found.texts if isinstance(found, Samples) else (),
+            samples=predictions.texts if isinstance(predictions, Samples) else (),
             tables=_tables(task),
             specification=json.dumps(_specification(task), indent=2, ensure_ascii=False),
         )
     )
-    return f"{place},{inside_script(html)},[{','.join(figure.data for figure in figures)}]"
+    return f"{index},{inside_script(html)},[{','.join(figure.data for figure in figures)}]"
 
 
-def _cards(task: TaskFacts, place: int) -> list[Card]:
+def _cards(task: TaskFacts, index: int) -> list[Card]:
     certificate = task.certificate
     note = f"{certificate.metric} on {counted(certificate.num_examples, 'row')} of its {task.link.split} split"
     if not certificate.is_measured:
@@ -81,7 +81,7 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
         *_error_cards(task),
         Card(name="kind", value=certificate.kind, note="pairs of texts" if certificate.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.link.bank}"),
-        Card(name="position", value=str(place + 1), note="in the order tasks were learned"),
+        Card(name="position", value=str(index + 1), note="in the order tasks were learned"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
     ]
 
@@ -125,25 +125,25 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     weights, counts = task.certificate.class_weights, _counts(task.answered, len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
-    for place, label in enumerate(labels[:MAX_LABELS]):
-        numbers = [place, *(() if counts is None else counts[place])]
-        row = [TableCell(text=label), *(TableCell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
+    for index, label in enumerate(labels[:MAX_LABELS]):
+        numbers = [index, *(() if counts is None else counts[index])]
+        row = [TableCell(text=label), *(TableCell(text=f"{count:,}", sort=count, kind="number") for count in numbers)]
         if weights is not None:
-            row.append(TableCell(text=f"{weights[place]:.4g}", sort=weights[place], kind="number"))
+            row.append(TableCell(text=f"{weights[index]:.4g}", sort=weights[index], kind="number"))
         rows.append(row)
     more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
     weight = [] if weights is None else ["weight in the loss"]
     return Table(caption=f"Labels{more}", heads=[*heads, *weight], rows=rows)
 
 
-def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:
+def _counts(predictions: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:
     """Return (support, predicted, correct) for every label; None if not every prediction was kept."""
-    if isinstance(found, PerLabel):
-        return [(right + missed, right + wrong, right) for right, wrong, missed in found.counts]
-    if not isinstance(found, Confusion) or found.others:
+    if isinstance(predictions, PerLabel):
+        return [(right + missed, right + wrong, right) for right, wrong, missed in predictions.counts]
+    if not isinstance(predictions, Confusion) or predictions.others:
         return None
     true, predicted, right = Counter[int](), Counter[int](), Counter[int]()
-    for label, prediction, count in found.cells:
+    for label, prediction, count in predictions.cells:
         true[label] += count
         predicted[prediction] += count
         right[label] += count if label == prediction else 0

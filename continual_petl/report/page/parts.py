@@ -49,9 +49,9 @@ class Shown:
 def shown(figures: Iterable[Registered[Facts]], facts: Facts) -> list[Shown]:
     """Return the figures that can be drawn."""
     return [
-        Shown(name=each.name, caption=each.caption, words=each.words(facts), figure=figure)
-        for each in figures
-        if (figure := each.draw(facts)) is not None
+        Shown(name=registered.name, caption=registered.caption, words=registered.words(facts), figure=figure)
+        for registered in figures
+        if (figure := registered.draw(facts)) is not None
     ]
 
 

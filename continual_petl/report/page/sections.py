@@ -36,13 +36,13 @@ def half_learned(facts: RunFacts) -> list[Section]:
     """Return the learning curves of half-learned tasks so far; empty if there are none."""
     figures = [
         Shown(
-            name=f"half-{place}",
+            name=f"half-{index}",
             caption=f"Training of {task} so far",
             words=f"{half_learned_in_words(task, facts.half_learned[task])} Training loss, and the validation score of every "
             "epoch.",
             figure=figure,
         )
-        for place, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MAX_CURVES))
+        for index, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MAX_CURVES))
         if (figure := curves.drawn_curve(curve, metric)) is not None
     ]
     return [Section(id="half", title="Half learned", figures=figures)] if figures else []
@@ -63,13 +63,13 @@ def _errors(facts: RunFacts) -> list[Table]:
     """Return the table of the errors of regression tasks; empty if there are none."""
     rows = [
         [
-            TableCell(text=task.name + mark_of(task.link.split), sort=place, opens=place),
+            TableCell(text=task.name + mark_of(task.link.split), sort=index, opens=index),
             *(
                 TableCell(text=amount(v), sort=v, kind="number") if v is not None else TableCell(text="")
                 for v in errors
             ),
         ]
-        for place, task in enumerate(facts.tasks)
+        for index, task in enumerate(facts.tasks)
         if task.link.errors
         for errors in [[task.link.errors.get(name) for name in ERROR_NAMES]]
     ]
@@ -110,12 +110,12 @@ def _costs(facts: RunFacts) -> Table:
     counts = [task.link.parameters for task in facts.tasks]
     so_far = zip(accumulate(map(_sum, counts)), accumulate(task.num_bytes for task in facts.tasks), strict=True)
     rows = []
-    for place, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
+    for index, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
         numbers = [*(count[part] for part in growth.PARTS), _sum(count), parameters]
         rows.append(
             [
-                TableCell(text=task.name, sort=place, opens=place),
-                *(TableCell(text=f"{each:,}", sort=each, kind="number") for each in numbers),
+                TableCell(text=task.name, sort=index, opens=index),
+                *(TableCell(text=f"{number:,}", sort=number, kind="number") for number in numbers),
                 TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
                 TableCell(text=megabytes(size), sort=size, kind="number"),
             ]
@@ -155,15 +155,15 @@ def wrong_predictions(facts: RunFacts) -> list[Section]:
     """Return the rows that banks get wrong; empty unless requested."""
     if facts.wrong is None:
         return []
-    lines = [each.in_words for each in facts.wrong]
+    lines = [wrong.in_words for wrong in facts.wrong]
     if len(facts.wrong) < len(facts.tasks):
         lines.insert(0, f"These are rows of the newest {len(facts.wrong):,} of the {len(facts.tasks):,} tasks.")
-    tables = [_wrong_table(each) for each in facts.wrong if each.rows]
+    tables = [_wrong_table(wrong) for wrong in facts.wrong if wrong.rows]
     return [Section(id="wrong-predictions", title="Wrong predictions", lines=lines, tables=tables)]
 
 
-def _wrong_table(found: WrongPredictions) -> Table:
-    shares = any(row.probability is not None for row in found.rows)
+def _wrong_table(wrong: WrongPredictions) -> Table:
+    shares = any(row.probability is not None for row in wrong.rows)
     rows = [
         [
             TableCell(text=f"{row.row:,}", sort=row.row),
@@ -172,21 +172,21 @@ def _wrong_table(found: WrongPredictions) -> Table:
             TableCell(text=row.predicted),
             *([TableCell(text=number(row.probability), sort=row.probability, kind="number")] if shares else []),
         ]
-        for row in found.rows
+        for row in wrong.rows
     ]
-    heads = ("row", *found.columns, "correct", "predicted", *(["probability"] if shares else []))
-    what = "Largest errors" if found.by_error else "Wrong predictions"
-    return Table(caption=f"{what} of {found.task}", heads=heads, rows=rows)
+    heads = ("row", *wrong.columns, "correct", "predicted", *(["probability"] if shares else []))
+    heading = "Largest errors" if wrong.by_error else "Wrong predictions"
+    return Table(caption=f"{heading} of {wrong.task}", heads=heads, rows=rows)
 
 
 def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
     rows = []
-    for place, task in enumerate(facts.tasks):
+    for index, task in enumerate(facts.tasks):
         link, verdict = task.link, task.check.verdict
         rows.append(
             [
-                TableCell(text=task.name, sort=place, opens=place),
+                TableCell(text=task.name, sort=index, opens=index),
                 TableCell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
                 TableCell(text=link.kind),
                 TableCell(

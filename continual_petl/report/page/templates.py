@@ -15,11 +15,11 @@ def templates() -> Environment:
     """Return all templates."""
     folder = files("continual_petl.report") / "page" / "templates"
     sources = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".j2")}
-    made = Environment(
+    environment = Environment(
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.globals |= {"asset": asset, "breakable": breakable}
-    return made
+    environment.globals |= {"asset": asset, "breakable": breakable}
+    return environment
 
 
 def breakable(name: str) -> Markup:
