@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,7 @@ from continual_petl.digests import combined_digest, file_digest, module_tensors,
 from continual_petl.errors import InputError, check_choice
 
 Precision = Literal["bf16", "fp32"]
+_CHOICES: dict[str, Any] = {"precision": Precision, "attention": Attention, "pooling": Pooling, "quantize": Quantize}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,20 +162,7 @@ def load_backbone(
         InputError: if the backbone cannot be found, no anatomy is registered for its family, its weights are incomplete, or
             it needs custom code that you have not allowed to run; if an argument has a value that is not allowed.
     """
-    for argument, given, allowed in (
-        ("precision", precision, Precision),
-        ("attention", attention, Attention),
-        ("pooling", pooling, Pooling),
-        ("quantize", quantize, Quantize),
-    ):
-        if given is not None or argument in ("precision", "attention"):
-            check_choice(argument, given, get_args(allowed))
-    if not isinstance(name, str):
-        raise InputError(
-            f"name: got {name!r:.80} of type {type(name).__name__}; give text, such as 'minilm' or str(path)"
-        )
-    if max_length is not None and (not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 4):
-        raise InputError(f"max_length: got {max_length!r:.80}; allowed: a whole number of at least 4, or None")
+    _check_arguments(name, max_length, precision=precision, attention=attention, pooling=pooling, quantize=quantize)
     model, sites, generates, facts, quantised = _load_frozen(name, revision, attention, remote_code, quantize)
     digests = checkpoint_digests(model)
     loaded = {name: tensor.dtype for name, tensor in module_tensors(model).items()}
@@ -189,11 +178,7 @@ def load_backbone(
         digest=combined_digest(digests),
         tensor_digests=digests,
         config_facts=facts,
-        resident_digests={
-            # Tensors that were not converted still hold the checkpoint's bytes, so they have its digests.
-            name: digests[name] if name in digests and tensor.dtype == loaded[name] else tensor_digest(tensor)
-            for name, tensor in module_tensors(model).items()
-        },
+        resident_digests=_resident_digests(model, digests, loaded),
         precision=precision,
         attention=str(model.config._attn_implementation),
         pooling=pooling or default,
@@ -207,6 +192,29 @@ def load_backbone(
     check_positions(f"backbone {name!r}", backbone.max_length, fixed, remedy)
     _check_pooling(backbone, pooling)
     return backbone
+
+
+def _check_arguments(name: object, max_length: object, **choices: object) -> None:
+    for argument, allowed in _CHOICES.items():
+        if choices[argument] is not None or argument in ("precision", "attention"):
+            check_choice(argument, choices[argument], get_args(allowed))
+    if not isinstance(name, str):
+        raise InputError(
+            f"name: got {name!r:.80} of type {type(name).__name__}; give text, such as 'minilm' or str(path)"
+        )
+    if max_length is not None and (not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 4):
+        raise InputError(f"max_length: got {max_length!r:.80}; allowed: a whole number of at least 4, or None")
+
+
+def _resident_digests(
+    model: PreTrainedModel, digests: Mapping[str, str], loaded: Mapping[str, torch.dtype]
+) -> dict[str, str]:
+    """Return the digests of the tensors in memory, from those of the checkpoint and the dtypes that they were loaded in."""
+    return {
+        # Tensors that were not converted still hold the checkpoint's bytes, so they have its digests.
+        name: digests[name] if name in digests and tensor.dtype == loaded[name] else tensor_digest(tensor)
+        for name, tensor in module_tensors(model).items()
+    }
 
 
 def _load_frozen(

@@ -1,6 +1,7 @@
 """`learn`: for every task of a stream, a fresh bank, a Trainer, a commit, and a check that nothing before it has changed.
 
-`_learn_all` is this loop; `task.learn_task` learns and commits one task, `task.finish_task` measures it and calls callbacks.
+`learn_tasks` opens the run, `_learn_all` is the loop over its tasks; `task.learn_task` learns and commits one of them,
+`task.finish_task` measures it and calls callbacks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import lightning as L
 
@@ -24,14 +25,14 @@ from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.resume import begin_replacing, end_replacing
-from continual_petl.errors import InputError, check_names, raise_problems
+from continual_petl.errors import InputError, check_names, did_you_mean, raise_problems
 from continual_petl.report.console import is_watched
 from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.consistency import contradictions
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -67,83 +68,51 @@ class LearnOptions(TypedDict, total=False):
     since; otherwise, and by default, this is an error."""
 
 
+_USUAL: LearnOptions = {
+    "callbacks": (),
+    "trainer": None,
+    "replace": (),
+    "wait": False,
+    "jobs": None,
+    "executor": "processes",
+    "test": True,
+    "progress": None,
+    "discard_progress": False,
+}
+
+
 def learn_tasks(
-    stream: TaskStream,
-    run_dir: str | Path,
-    *,
-    callbacks: Sequence[L.Callback] = (),
-    trainer: dict[str, Any] | None = None,
-    replace: Collection[str] = (),
-    wait: bool = False,
-    jobs: int | None = None,
-    executor: Executor = "processes",
-    test: bool = True,
-    progress: bool | None = None,
-    discard_progress: bool = False,
-    only: Collection[str] | None = None,
+    stream: TaskStream, run_dir: str | Path, *, only: Collection[str] | None = None, **options: Unpack[LearnOptions]
 ) -> Session:
     """Learn the tasks of a stream, and return the session of the run; see `continual_petl.learn`.
 
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
-        callbacks: for this and the other options, see `LearnOptions`.
-        trainer: see there.
-        replace: see there.
-        wait: see there.
-        jobs: see there.
-        executor: see there.
-        test: see there.
-        progress: see there.
-        discard_progress: see there.
         only: names of the tasks to learn, and to give notices about; None means all.
+        options: see `LearnOptions`.
 
     Raises:
         InputError: as `continual_petl.learn`, like all other errors.
     """
-    check_is_stream(stream)
-    check_local(run_dir)
-    check_names("replace", replace)
-    if not isinstance(callbacks, Sequence) or not all(isinstance(callback, L.Callback) for callback in callbacks):
-        raise InputError(f"callbacks: got {callbacks!r:.80}; give a list of callbacks, such as [NoForgetting()]")
-    raise_problems([f"trainer.{key[-1]}: {text}" for key, text in contradictions({"trainer": trainer or {}})])
-    pool = Pool(jobs, executor)
-    given = stream.spec
-    spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
-    watching = watched(callbacks, progress)
-    _put_back(Store(Path(run_dir)), wait)
-    session = _opened(spec, run_dir, replace, test, only)
-    seen = _state(session.store)
-    # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
-    with session.store.lock(wait=wait and not is_being_started()), listening() as request:
-        if _state(session.store) != seen:
-            # Another process has changed the run in the meantime, so its files have to be checked again.
-            session = _opened(spec, run_dir, replace, test, only)
-        session.store.clean()
-        session.check_backbone()
-        pending, replaced = begin_replacing(session, replace)
-        session.replacing, session.discards_progress = frozenset(pending), discard_progress
-        notices = (*replaced, *_notices(session, given, only), *pool.notices())
-        # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
-        started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
-        session.store.write_stream(dump_stream(without_unused_settings(_kept(session, pending, started))))
+    asked = _checked(stream, run_dir, options)
+    pool, watching = Pool(asked["jobs"], asked["executor"]), watched(asked["callbacks"], asked["progress"])
+    with _opened(stream.spec, Path(run_dir), asked, only) as (session, request):
+        pending, replaced = begin_replacing(session, asked["replace"])
+        session.replacing, session.discards_progress = frozenset(pending), asked["discard_progress"]
+        notices = (*replaced, *_notices(session, stream.spec, only), *pool.notices())
+        _write_stream(session, stream.spec, pending)
         with run_events(watching, session, notices):
-            _learn_all(session, watching, request, pending, pool, only)
+            _learn_all(session, asked_tasks(session, pending, only), watching, request, pool)
         end_replacing(session.store)
     return session
 
 
 def _learn_all(
-    session: Session,
-    watching: list[L.Callback],
-    request: StopRequest,
-    replace: Collection[str],
-    pool: Pool,
-    only: Collection[str] | None,
+    session: Session, tasks: Sequence[TaskSpec], watching: list[L.Callback], request: StopRequest, pool: Pool
 ) -> None:
-    """Learn the tasks that are not in the store, after finishing those that a killed process had committed."""
+    """Learn tasks, after finishing those that a killed process had committed."""
     fresh = _Fresh(watching)
-    tasks = asked_tasks(session, replace, only)
     finish_committed(session, watching, request, num_more=len(tasks))
     if pool.is_elsewhere and tasks:
         learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
@@ -156,6 +125,55 @@ def _learn_all(
             seconds = learn_task(session, task, watching, request, ranks)
             session.forget_split(task.name)
             finish_task(session, task.name, watching, seconds, request)
+
+
+def _checked(stream: TaskStream, run_dir: str | Path, options: LearnOptions) -> LearnOptions:
+    """Check the arguments before anything is read; return all options."""
+    if unknown := [*options.keys() - _USUAL.keys()]:
+        hint = did_you_mean(unknown[0], _USUAL)
+        raise TypeError(f"learn has no option {unknown[0]!r}{hint}; allowed: {', '.join(_USUAL)}")
+    asked = _USUAL | options
+    callbacks = asked["callbacks"]
+    check_is_stream(stream)
+    check_local(run_dir)
+    check_names("replace", asked["replace"])
+    if not isinstance(callbacks, Sequence) or not all(isinstance(callback, L.Callback) for callback in callbacks):
+        raise InputError(f"callbacks: got {callbacks!r:.80}; give a list of callbacks, such as [NoForgetting()]")
+    found = contradictions({"trainer": asked["trainer"] or {}})
+    raise_problems([f"trainer.{key[-1]}: {text}" for key, text in found])
+    return asked
+
+
+@contextmanager
+def _opened(
+    given: StreamSpec, run_dir: Path, asked: LearnOptions, only: Collection[str] | None
+) -> Iterator[tuple[Session, StopRequest]]:
+    """Open the run and perform the preflight checks; it is locked and catches signals inside the ``with`` block."""
+    spec = given.model_copy(update={"trainer": given.trainer | (asked["trainer"] or {})})
+
+    def opened() -> Session:
+        session = Session(spec, Store(run_dir), reads_test=asked["test"])
+        preflight(session, asked["replace"], only)
+        return session
+
+    _put_back(Store(run_dir), asked["wait"])
+    session = opened()
+    seen = _state(session.store)
+    # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
+    with session.store.lock(wait=asked["wait"] and not is_being_started()), listening() as request:
+        if _state(session.store) != seen:
+            # Another process has changed the run in the meantime, so its files have to be checked again.
+            session = opened()
+        session.store.clean()
+        session.check_backbone()
+        yield session, request
+
+
+def _write_stream(session: Session, given: StreamSpec, replace: Collection[str]) -> None:
+    """Write the stream into the run folder; if nothing is left to learn, the stored defaults are kept."""
+    # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
+    started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
+    session.store.write_stream(dump_stream(without_unused_settings(_kept(session, replace, started))))
 
 
 def _notices(session: Session, given: StreamSpec, about: Collection[str] | None) -> list[str]:
@@ -173,7 +191,7 @@ def _notices(session: Session, given: StreamSpec, about: Collection[str] | None)
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:
-    """Return the stream to store in the run folder; if nothing is left to learn, the stored defaults are kept."""
+    """Return the stream to store in the run folder; see `_write_stream`."""
     learned = set(session.store.tasks).difference(replace)
     anything_new = any(task.name not in learned for task in spec.tasks)
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
@@ -220,15 +238,6 @@ def _put_back(store: Store, wait: bool) -> None:
     if store.folder.is_dir() and interrupted_replacement(store) is not None:
         with store.lock(wait=wait):
             store.clean()
-
-
-def _opened(
-    spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool, only: Collection[str] | None
-) -> Session:
-    """Open the run and perform the preflight checks."""
-    session = Session(spec, Store(Path(run_dir)), reads_test=test)
-    preflight(session, replace, only)
-    return session
 
 
 def _state(store: Store) -> tuple[bytes | None, list[str]]:

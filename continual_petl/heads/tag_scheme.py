@@ -133,19 +133,7 @@ def read_tags(
     """
     if scheme == "none":
         return TagReading(scheme="none")
-    if unknown := [tag for tag in outside or () if tag not in labels]:
-        raise UnfitTags(f"tags.outside names {visibly(unknown[0])}, which is not among the tags {_listed(labels)}")
-    if all(folded(label).isdecimal() for label in labels):
-        raise UnfitTags(
-            f"the tags are numbers without names ({_listed(labels)}): write the name of each number, in their order, under "
-            "labels, such as labels: [O, B-PER, I-PER]"
-        )
-    found = tuple(label for label in labels if folded(label) in _OUTSIDE) if outside is None else tuple(outside)
-    if outside is None and len({*map(folded, found)}) > 1:
-        listed = " and ".join(map(visibly, found))
-        raise UnfitTags(
-            f"{listed} may both stand for words outside of entities: write which do, tags: {{outside: [...]}}"
-        )
+    found = _outside(labels, outside)
     inside = [label for label in labels if label not in found]
     if scheme == "IO":
         if not found:
@@ -164,6 +152,30 @@ def read_tags(
             readings.append(TagReading(scheme=fits[0], position=place, separator=separator, outside=found))
     if not readings:
         raise UnfitTags(_unfit(labels, inside, found, scheme, forms))
+    _check_unambiguous(readings, inside)
+    return readings[0]
+
+
+def _outside(labels: Sequence[str], outside: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the tags of words outside of entities: those given, or those that can be recognised."""
+    if unknown := [tag for tag in outside or () if tag not in labels]:
+        raise UnfitTags(f"tags.outside names {visibly(unknown[0])}, which is not among the tags {_listed(labels)}")
+    if all(folded(label).isdecimal() for label in labels):
+        raise UnfitTags(
+            f"the tags are numbers without names ({_listed(labels)}): write the name of each number, in their order, under "
+            "labels, such as labels: [O, B-PER, I-PER]"
+        )
+    found = tuple(label for label in labels if folded(label) in _OUTSIDE) if outside is None else tuple(outside)
+    if outside is None and len({*map(folded, found)}) > 1:
+        listed = " and ".join(map(visibly, found))
+        raise UnfitTags(
+            f"{listed} may both stand for words outside of entities: write which do, tags: {{outside: [...]}}"
+        )
+    return found
+
+
+def _check_unambiguous(readings: Sequence[TagReading], inside: Sequence[str]) -> None:
+    """Raise `AmbiguousTags` if two readings give different entities."""
     first, *others = readings
     for other in others:
         if _entities_of(first, inside) != _entities_of(other, inside):
@@ -174,7 +186,6 @@ def read_tags(
                 f"{{position: {first.position}}} or tags: {{position: {other.position}}}",
                 readings,
             )
-    return first
 
 
 def _entities_of(reading: TagReading, labels: Sequence[str]) -> list[tuple[str, int]]:

@@ -59,28 +59,35 @@ def collate(
     continues = find_kind(kind).continues
     if rows.option_ids is not None and find_kind(kind).generates and not train:
         return _with_options(rows, index_B, pad_token_id, kind)
-    batch: dict[str, Tensor] = {}
     if rows.sequences is not None and find_kind(kind).several is not None:
-        batch |= _several(rows.sequences, index_B, pad_token_id)
+        batch = _several(rows.sequences, index_B, pad_token_id)
     elif rows.pixels is not None:
-        batch["pixel_values"] = torch.from_numpy(rows.pixels[index_B])
+        batch = {"pixel_values": torch.from_numpy(rows.pixels[index_B])}
     elif continues and train and rows.target_ids is not None:
-        batch |= _continued(rows, index_B, pad_token_id)
+        batch = _continued(rows, index_B, pad_token_id)
     else:
-        spans = _spans(rows.offsets, index_B)
-        mask_BW = _mask(spans, left=continues and not train)
-        batch["input_ids"] = _padded(rows.ids, spans, mask_BW, pad_token_id)
-        batch["attention_mask"] = torch.from_numpy(mask_BW.astype(np.int64))
-        if rows.token_types is not None:
-            batch["token_type_ids"] = _padded(rows.token_types, spans, mask_BW, 0)
-        if rows.first_piece is not None and rows.labels is not None:
-            batch["labels"] = _padded(rows.labels, spans, mask_BW, IGNORED)
-        if rows.target_ids is not None and rows.target_offsets is not None:
-            targets = _spans(rows.target_offsets, index_B)
-            batch["labels"] = _padded(rows.target_ids, targets, _mask(targets), IGNORED)
+        batch = _texts(rows, index_B, pad_token_id, left=continues and not train)
     if rows.labels is not None and "labels" not in batch:
         batch["labels"] = torch.from_numpy(rows.labels[index_B])
     batch["index"] = torch.from_numpy(index_B.copy())
+    return batch
+
+
+def _texts(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int, *, left: bool) -> dict[str, Tensor]:
+    """Collate texts, with labels if they are tags or targets."""
+    spans = _spans(rows.offsets, index_B)
+    mask_BW = _mask(spans, left=left)
+    batch = {
+        "input_ids": _padded(rows.ids, spans, mask_BW, pad_token_id),
+        "attention_mask": torch.from_numpy(mask_BW.astype(np.int64)),
+    }
+    if rows.token_types is not None:
+        batch["token_type_ids"] = _padded(rows.token_types, spans, mask_BW, 0)
+    if rows.first_piece is not None and rows.labels is not None:
+        batch["labels"] = _padded(rows.labels, spans, mask_BW, IGNORED)
+    if rows.target_ids is not None and rows.target_offsets is not None:
+        targets = _spans(rows.target_offsets, index_B)
+        batch["labels"] = _padded(rows.target_ids, targets, _mask(targets), IGNORED)
     return batch
 
 

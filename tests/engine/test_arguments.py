@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl import ContinualLearner, InputError, NoForgetting, SweepSpec, learn, load_backbone
+from continual_petl.engine.learn import _USUAL, LearnOptions
 from continual_petl.learner.begin import prepared
 from continual_petl.sweep.protocol import sweep
 from tests.streams_in_code import stream, task
@@ -52,6 +53,15 @@ def test_arguments_of_learn(given: dict[str, Any], says: str, tmp_path: Path) ->
     with pytest.raises(InputError, match=says):
         learn(**arguments)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_option_of_learn_is_refused(tmp_path: Path) -> None:
+    made = stream(tmp_path, [task("one", num_rows=16)])
+    with pytest.raises(
+        TypeError, match=r"learn has no option 'job' \(did you mean 'jobs'\?\); allowed: callbacks, trainer, "
+    ):
+        learn(made, tmp_path / "run", job=2)  # type: ignore[call-arg]
+    assert _USUAL.keys() == LearnOptions.__annotations__.keys()
 
 
 def test_arguments_of_sweep(tmp_path: Path) -> None:
