@@ -1,16 +1,17 @@
-"""Base class of every user-written specification: immutable, strict about unknown keys."""
+"""Base class of every user-written specification: immutable, strict about unknown keys; and names that are checked against a list."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from continual_petl._lazy import FROM_ABOVE
 from continual_petl.errors import InputError, raise_problems
@@ -116,3 +117,34 @@ def _key_docstrings(owner: type) -> dict[str, str]:
         if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }
+
+
+class KnownName:
+    """The annotation of a name in a specification, checked like a `Literal` of all names that are known at that time.
+
+    Args:
+        names: returns these names.
+        refuse: is called first with a name that is not known, and may raise an error of its own.
+    """
+
+    def __init__(
+        self, names: Callable[[], tuple[str, ...]], refuse: Callable[[object], None] = lambda value: None
+    ) -> None:
+        self._names, self._refuse = names, refuse
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic checks and writes a name."""
+        return core_schema.no_info_plain_validator_function(
+            self._checked, serialization=core_schema.to_string_ser_schema()
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the names for the JSON Schema."""
+        return {"enum": list(self._names()), "type": "string"}
+
+    def _checked(self, value: object) -> str:
+        if isinstance(value, str) and value in self._names():
+            return value
+        self._refuse(value)
+        listed = [*map(repr, self._names())]
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})

@@ -1,20 +1,27 @@
 """Finds what is added without a line of code elsewhere: files in a folder of this package, and what installed packages add by
-entry points: kinds, forms, metrics and figures.
+entry points: kinds, forms, metrics of tasks and of runs, figures and commands.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@cache
+def files_of(package: str) -> Mapping[str, Any]:
+    """Import the files of a package, such as ``continual_petl.cli.commands``; return them by name."""
+    (folder,) = importlib.import_module(package).__path__
+    return {name: importlib.import_module(f"{package}.{name}") for name in modules_in(Path(folder))}
 
 
 def modules_in(folder: Path) -> tuple[str, ...]:
@@ -25,6 +32,8 @@ def modules_in(folder: Path) -> tuple[str, ...]:
 @cache
 def added(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of the group ``continual_petl.GROUP`` by name, without importing anything."""
+    from importlib.metadata import entry_points  # takes a third of the time of --help
+
     return {entry.name: entry for entry in entry_points(group=f"continual_petl.{group}")}
 
 
@@ -32,7 +41,7 @@ def load_added(group: str, name: str, make: Callable[[Any], Any] = lambda found:
     """Import what a package adds.
 
     Args:
-        group: ``kinds``, ``forms``, ``metrics`` or ``figures``.
+        group: ``kinds``, ``forms``, ``metrics``, ``matrix_metrics``, ``figures`` or ``commands``.
         name: the name of the entry point.
         make: what to do with it.
 
@@ -46,34 +55,3 @@ def load_added(group: str, name: str, make: Callable[[Any], Any] = lambda found:
         raise InputError(
             f"{group.removesuffix('s')} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-
-
-class KnownName:
-    """The annotation of a name in a specification, checked like a `Literal` of all names that are known at that time.
-
-    Args:
-        names: returns these names.
-        refuse: is called first with a name that is not known, and may raise an error of its own.
-    """
-
-    def __init__(
-        self, names: Callable[[], tuple[str, ...]], refuse: Callable[[object], None] = lambda value: None
-    ) -> None:
-        self._names, self._refuse = names, refuse
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return how pydantic checks and writes a name."""
-        return core_schema.no_info_plain_validator_function(
-            self._checked, serialization=core_schema.to_string_ser_schema()
-        )
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the names for the JSON Schema."""
-        return {"enum": list(self._names()), "type": "string"}
-
-    def _checked(self, value: object) -> str:
-        if isinstance(value, str) and value in self._names():
-            return value
-        self._refuse(value)
-        listed = [*map(repr, self._names())]
-        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})

@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from continual_petl.added import KnownName, added, load_added, modules_in
+from continual_petl._strict_model import KnownName
+from continual_petl.added import added, load_added, modules_in
 from continual_petl.errors import InputError
 from continual_petl.kind import Kind
 from continual_petl.own_code import code_digest, file_of, import_own, is_own

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from continual_petl.cli.parser import TASK_BY_PLACE, build_parser, take_task
+from continual_petl.cli.parser import build_parser, commands, take_task
 from continual_petl.cli.unknown import check_command, check_option, unrecognised
 from continual_petl.errors import (
     ExportError,
@@ -41,12 +41,15 @@ _OF_THE_DISK = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = build_parser()
     words = sys.argv[1:] if argv is None else argv
+    try:
+        parser = build_parser(words[0] if words else None)
+    except InputError as error:  # of a command that an installed package adds
+        return _fail(str(error), 2)
     check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
     # argparse reads TASK and TEXT ... only once, so those that follow an option are left over.
-    if arguments.command in TASK_BY_PLACE:
+    if arguments.takes_task:
         rest = take_task(arguments, rest)
     if arguments.command == "predict":
         end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
@@ -55,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         overrides = (
             parse_overrides(rest, arguments.command)
-            if arguments.command in {"run", "learn", "sweep"}
+            if arguments.takes_overrides
             else _none_left(parser, rest, arguments.command)
         )
         with _ending_at_signals():
@@ -63,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 runs = getattr(arguments, "runs", None) or [arguments.run, getattr(arguments, "other", arguments.run)]
                 for run in dict.fromkeys(runs):
                     importlib.import_module("continual_petl.store.open_run").allow_kinds(run)
-            module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
-            code: int = module.execute(arguments, overrides)
+            code = commands(arguments.command)[arguments.command].execute(arguments, overrides)
         sys.stdout.flush()
         return code
     except StreamFileError as error:

@@ -1,4 +1,4 @@
-"""The parser of all commands. Each command has two files named after it: one here, and one with its options in `options`.
+"""The commands, found by their names in `commands`, and the parser of all of them.
 
 Nothing heavy is imported, so that --help is fast.
 """
@@ -6,19 +6,11 @@ Nothing heavy is imported, so that --help is fast.
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from typing import Protocol
 
 from continual_petl._version import VERSION
+from continual_petl.added import added, files_of, load_added
 
-COMMANDS = (
-    *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate"),
-    *("predict", "serve", "ablate", "export", "import", "push"),
-    *("report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
-)
-"""In the order of ``--help``."""
-
-TASK_BY_PLACE = ("forget", "verify", "ablate", "export", "import", "push", "show", "similar")
-"""Commands that take TASK by its place, and as --task."""
 _EXAMPLES = """examples:
   continual-petl run quickstart
   continual-petl run stream.yaml --run-dir runs/mine --training.learning_rate 3e-4
@@ -32,10 +24,43 @@ process is writing to the run; 128 + n ended by signal n.
 """
 
 
+class Command(Protocol):
+    """A file of `commands`."""
+
+    PLACE: int
+    """Where it stands in ``--help``; hundreds are groups."""
+    HELP: str
+    """One line, which does not end in a full stop."""
+    EPILOG: str
+    """What follows the options in its help, with examples."""
+
+    def add_arguments(self, command: argparse.ArgumentParser, /) -> None:
+        """Add the arguments and options."""
+
+    def execute(self, arguments: argparse.Namespace, overrides: list[tuple[str, str]], /) -> int:
+        """Run the command; return the exit code."""
+
+
+def commands(asked: str | None = None) -> dict[str, Command]:
+    """Return the commands by name, in the order of ``--help``.
+
+    Of the commands of installed packages, only the one that is asked for is among them: looking for them takes longer than
+    ``--help``.
+
+    Raises:
+        InputError: if the command that is asked for cannot be loaded.
+    """
+    own: dict[str, Command] = dict(files_of("continual_petl.cli.commands"))
+    found = dict(sorted(own.items(), key=lambda item: item[1].PLACE))
+    if asked is not None and asked not in found and not asked.startswith("-") and asked in added("commands"):
+        found[asked] = load_added("commands", asked)
+    return found
+
+
 def take_task(arguments: argparse.Namespace, rest: list[str]) -> list[str]:
     """Take a task, or several, from the words that argparse left over; return the others."""
     words = [word for word in rest if not word.startswith("-")]
-    several = arguments.command == "ablate"
+    several = arguments.takes_task == "several"
     if words and (several or arguments.task is None) and len(words) == len(rest):
         taken = words if several else words[:1]
         arguments.task = [*(arguments.task or ()), *taken] if several else taken[0]
@@ -43,8 +68,8 @@ def take_task(arguments: argparse.Namespace, rest: list[str]) -> list[str]:
     return rest
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all commands; see `commands`."""
     parser = argparse.ArgumentParser(
         prog="continual-petl",
         description="Continual learning that provably forgets nothing: a parameter-efficient bank per task.",
@@ -52,15 +77,15 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"continual-petl {VERSION}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        options = import_module(f"continual_petl.cli.options.{name}")
-        command = commands.add_parser(
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in commands(asked).items():
+        subparser = parsers.add_parser(
             name,
-            help=options.HELP,
-            description=options.HELP[0].upper() + options.HELP[1:] + ".",
+            help=command.HELP,
+            description=command.HELP[0].upper() + command.HELP[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=options.EPILOG,
+            epilog=command.EPILOG,
         )
-        options.add_arguments(command)
+        subparser.set_defaults(takes_task=None, takes_overrides=False)
+        command.add_arguments(subparser)
     return parser

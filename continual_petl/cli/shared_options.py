@@ -11,6 +11,11 @@ OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tas
 """
 
 
+def add_overrides(command: argparse.ArgumentParser) -> None:
+    """Take any other ``--key VALUE`` as an override of the stream file."""
+    command.set_defaults(takes_overrides=True)
+
+
 RUN_OR_ADDRESS = "a run folder, or a run on the Hub: hf://USER/RUN or hf://USER/RUN@REVISION"
 
 
@@ -70,6 +75,7 @@ def add_task(
     place = "*" if several else "?"
     # Without SUPPRESS, argparse would overwrite --task with the default of a task that is not given by its place.
     command.add_argument("task", metavar=metavar, nargs=place, action=_Task, default=argparse.SUPPRESS, help=text)
+    command.set_defaults(takes_task="several" if several else "one")
     add_task_option(command, f"another way to give {metavar}", several=several)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from importlib import import_module
 
-from continual_petl.cli.parser import COMMANDS
+from continual_petl.added import added
+from continual_petl.cli.parser import commands
 from continual_petl.errors import InputError, did_you_mean
 
 
 def check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Exit with a usage error if the first word is not a command; argparse's own message lists them without a hint."""
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        hint = did_you_mean(words[0], COMMANDS)
-        parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(COMMANDS)}")
+    if words and not words[0].startswith("-") and words[0] not in commands(words[0]):
+        known = [*commands(), *added("commands")]
+        hint = did_you_mean(words[0], known)
+        parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(known)}")
 
 
 def unrecognised(command: str, words: Sequence[str]) -> str:
@@ -47,7 +48,7 @@ def check_option(command: str, key: str, *, has_value: bool) -> None:
 def options_of(command: str) -> list[str]:
     """Return the options of a command, such as ``--json``."""
     parser = argparse.ArgumentParser()
-    import_module(f"continual_petl.cli.options.{command}").add_arguments(parser)
+    commands(command)[command].add_arguments(parser)
     return [*dict.fromkeys(re.findall(r"--[a-z][a-z_.-]*", parser.format_usage())), "--help"]
 
 

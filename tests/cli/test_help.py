@@ -157,7 +157,7 @@ def test_commands_and_flags_are_frozen() -> None:
 def test_exit_code_matches_the_error(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from continual_petl.cli import schema
+    from continual_petl.cli.commands import schema
 
     def fail(*_: object) -> int:
         raise error

@@ -15,13 +15,14 @@ from continual_petl.report.console import SafeConsole
 @pytest.mark.parametrize("stream", ["rich", "print"])
 def test_closed_output_pipe_ends_the_command(stream: str) -> None:
     script = (
-        "import sys, types\n"
+        "import sys\n"
         "from continual_petl.cli import main as cli\n"
         "from continual_petl.report.console import SafeConsole\n"
         "def execute(arguments, overrides):\n"
         f"    (SafeConsole().print if {stream == 'rich'} else print)('x')\n"
         "    return 0\n"
-        "sys.modules['continual_petl.cli.schema'] = types.SimpleNamespace(execute=execute)\n"
+        "from continual_petl.cli.commands import schema\n"
+        "schema.execute = execute\n"
         "sys.exit(cli.main(['schema']))\n"
     )
     reader, writer = os.pipe()

@@ -158,7 +158,7 @@ def test_internal_errors_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys: py
     def fail(*_: object) -> int:
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("continual_petl.cli.schema.execute", fail)
+    monkeypatch.setattr("continual_petl.cli.commands.schema.execute", fail)
     assert main(["schema"]) == 3
     shown = capsys.readouterr().err
     assert f"RuntimeError: {SHOWN}" in shown

@@ -9,14 +9,12 @@ names a module with such a function.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from continual_petl.added import added, load_added
-from continual_petl.report import figures as package
+from continual_petl.added import added, files_of, load_added
 from continual_petl.report.figures.style import Drawing, as_figure
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 
@@ -92,8 +90,7 @@ def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, s
 
 @cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    files_of("continual_petl.report.figures")
     for name in added("figures"):
         load_added("figures", name)
 

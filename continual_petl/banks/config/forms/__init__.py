@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-from continual_petl.added import KnownName, added, load_added, modules_in
+from continual_petl._strict_model import KnownName
+from continual_petl.added import added, load_added, modules_in
 from continual_petl.banks.config.forms.base import FormConfig
 from continual_petl.errors import InputError
 

@@ -1,4 +1,4 @@
-"""The options of ``continual-petl run``."""
+"""``continual-petl run``: learn a stream, verify it, show the result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from continual_petl.cli.shared_options import (
     add_jobs,
     add_json_events,
     add_logging,
+    add_overrides,
     add_start_from,
     add_stream,
     add_wait,
 )
 
+PLACE = 120
 HELP = "learn every task of a stream that its run folder does not have yet"
 EPILOG = f"""{OVERRIDES}
 examples:
@@ -28,7 +30,8 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
+    add_overrides(command)
     add_stream(command)
     add_dry_run(command)
     text = "where banks and results are written (default: runs/NAME)"
@@ -45,3 +48,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_wait(command)
     add_logging(command)
     add_json_events(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import run  # imports what only this command needs
+
+    return run.execute(arguments, overrides)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import argparse
 
-from rich.markup import escape
+from continual_petl.cli.shared_options import add_json
 
-from continual_petl.cli._console import out, print_json
-from continual_petl.report.whole_table import WholeTable
-from continual_petl.streams.stream_file.catalog import catalog, description
-from continual_petl.streams.stream_file.yaml_file import load_stream
+PLACE = 370
+HELP = "list the streams that come with the package, for `run NAME`"
+EPILOG = """examples:
+  continual-petl streams
+  continual-petl run classic5 --data-dir data --backbone minilm
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_json(command)
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from rich.markup import escape
+
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.report.whole_table import WholeTable
+    from continual_petl.streams.stream_file.catalog import catalog, description
+    from continual_petl.streams.stream_file.yaml_file import load_stream
+
     found = []
     for name, file in catalog().items():
         spec = load_stream(file)

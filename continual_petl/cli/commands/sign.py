@@ -1,11 +1,13 @@
-"""The options of ``continual-petl sign``."""
+"""``continual-petl sign``: sign the newest entry of a run's chain."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
+PLACE = 170
 HELP = "sign a run, so that a rewritten chain is detected"
 EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
 with the public key can check the signature with verify. Needs the extra `sign`.
@@ -19,9 +21,26 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     add_run(command)
     text = "a private Ed25519 key as a PEM file, outside the run folder"
     command.add_argument("--key", metavar="FILE", required=True, help=text)
     add_json(command)
     add_remote_code(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.store.open_run import open_store
+    from continual_petl.store.signature import FILE, sign
+
+    store = open_store(arguments.run)
+    with store.lock(wait=False):
+        made = sign(store, Path(arguments.key))
+    if arguments.json:
+        print_json(made.model_dump(mode="json"))
+    else:
+        line = f"signed entry {made.index} of the chain, seal {made.entry}: {store.folder / FILE}"
+        out().print(line, markup=False, soft_wrap=True)
+    return 0

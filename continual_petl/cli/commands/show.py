@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING
 
-from continual_petl.cli import list as list_tasks
-from continual_petl.cli._console import out, print_json
+from continual_petl.cli.commands.list import execute as list_tasks
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 from continual_petl.errors import printable
-from continual_petl.hub.open_anywhere import open_anywhere
-from continual_petl.report.task_lines import task_facts
-from continual_petl.store.folder.results_file import TaskLine
-from continual_petl.store.open_run import check_learned
-from continual_petl.store.store import Store
+
+if TYPE_CHECKING:
+    from continual_petl.store.folder.results_file import TaskLine
+    from continual_petl.store.store import Store
+
+PLACE = 330
+HELP = "show everything about one task"
+EPILOG = """examples:
+  continual-petl show runs/mine
+  continual-petl show runs/mine agnews
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_run(command, hub=True)
+    text = "name of a learned task; without it, all learned tasks are listed"
+    add_task(command, text)
+    add_json(command)
+    add_remote_code(command)
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.hub.open_anywhere import open_anywhere
+    from continual_petl.report.task_lines import task_facts
+    from continual_petl.store.open_run import check_learned
+
     store, task = open_anywhere(arguments.run), arguments.task
     if task is None:
         return _list(arguments, store, overrides)
@@ -42,19 +63,23 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str, str]]) -> int:
     """List the tasks, and how to show one of them."""
-    code = list_tasks.execute(arguments, overrides)
+    code = list_tasks(arguments, overrides)
     if not arguments.json and store.tasks:
         _suggest("show one of them", "show", arguments.run, store.tasks[-1])
     return code
 
 
 def _suggest(what: str, *words: str) -> None:
+    from continual_petl.cli._console import out
+
     command = shlex.join(["continual-petl", *words])
     out().print(printable(f"{what} with: {command}"), markup=False, soft_wrap=True)
 
 
 def _line(store: Store, task: str, index: int) -> TaskLine | None:
     """Return the line that was written when the task was finished."""
+    from continual_petl.store.folder.results_file import TaskLine
+
     found = None
     for line in store.results():
         if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):

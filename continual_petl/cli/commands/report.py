@@ -1,4 +1,4 @@
-"""The options of ``continual-petl report``."""
+"""``continual-petl report``: what runs have learned and forgotten, and what they cost, read only from their folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import RUN_OR_ADDRESS, add_json, add_remote_code
 
+PLACE = 310
 HELP = "write a page that shows what a run has learned and forgotten, and what it cost; several runs are compared"
 EPILOG = """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
 damaged.
@@ -20,7 +21,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     command.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_OR_ADDRESS}; several are compared")
     command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
     command.add_argument("--open", action="store_true", help="open the page in a browser")
@@ -32,3 +33,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rows", action="store_true", help=text)
     add_remote_code(command)
     add_json(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import report  # imports what only this command needs
+
+    return report.execute(arguments, overrides)

@@ -5,16 +5,46 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from continual_petl._process import heavy_imports
-from continual_petl.cli._console import out, print_json
-from continual_petl.cli.shared_options import check_given
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task, add_wait, check_given
 from continual_petl.errors import InputError
-from continual_petl.store.open_run import open_store
-from continual_petl.streams.stream_file.file_types import refuse_other_type
+
+PLACE = 250
+HELP = "add an adapter from another library to a run, as a task"
+EPILOG = """Nothing is trained. Before the bank is committed, its outputs are compared with what the other library would
+compute. An adapter that a bank cannot express exactly is refused, with the reason. Nothing in the folder is executed.
+
+examples:
+  continual-petl import runs/mine adapters/trec trec
+  continual-petl import runs/mine adapters/trec trec --labels ABBR,DESC,ENTY,HUM,LOC,NUM --data data/trec
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_run(command)
+    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, written by peft or adapters")
+    add_task(command, "name of the new task")
+    text = "rows to measure scores on, as under data in a stream file (default: scores are not measured)"
+    command.add_argument("--data", metavar="DATA", help=text)
+    command.add_argument("--kind", metavar="KIND", help="kind of the task (default: from the adapter)")
+    text = "names of the head's outputs, in order (default: from the adapter)"
+    command.add_argument("--labels", metavar="A,B,...", help=text)
+    text = "how token states are pooled before a head in head.safetensors (default: from the adapter or the stream)"
+    command.add_argument("--pooling", choices=("first", "mean", "last", "pooler"), help=text)
+    text = "the adapter's base model, if it is the run's backbone under another name"
+    command.add_argument("--base", metavar="NAME", help=text)
+    add_remote_code(command)
+    add_wait(command)
+    add_json(command)
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from continual_petl._process import heavy_imports
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.store.open_run import open_store
+    from continual_petl.streams.stream_file.file_types import refuse_other_type
+
     check_given(arguments.task, "import")
     open_store(arguments.run)  # before torch is imported
     refuse_other_type(arguments.folder, "the folder of an adapter", takes=["adapter"])

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from continual_petl.cli._console import out, print_json
-from continual_petl.engine.run import Run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
 from continual_petl.errors import counted, named_tasks, printable, quoted
-from continual_petl.report.inventory import errors_of
-from continual_petl.report.terminal import print_report
-from continual_petl.store.folder.progress import half_learned
-from continual_petl.store.open_run import check_local
+
+if TYPE_CHECKING:
+    from continual_petl.engine.run import Run
+
+PLACE = 180
+HELP = "fill in missing scores of R from certificates; the old data is not needed"
+EPILOG = """If the data of an earlier task was not available, its cell in R says "not measured", and ACC, BWT and
+forgetting are n/a. The task's certificate is checked (digests and probe), and its certified score fills the cell, marked as
+certified. Measured scores are never replaced. Exit code 1 if a certificate is not valid; that task's cells are left
+unchanged.
+
+examples:
+  continual-petl reevaluate runs/mine
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_run(command)
+    add_remote_code(command)
+    add_wait(command)
+    add_json(command)
+
 
 _READ = 20
 """Maximum number of tasks whose data is read to see whether it is available."""
@@ -18,6 +37,13 @@ _READ = 20
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.engine.run import Run
+    from continual_petl.report.inventory import errors_of
+    from continual_petl.report.terminal import print_report
+    from continual_petl.store.folder.progress import half_learned
+    from continual_petl.store.open_run import check_local
+
     check_local(arguments.run)
     run = Run(arguments.run, remote_code=arguments.remote_code)
     reevaluation = run.reevaluate(wait=arguments.wait)

@@ -1,11 +1,12 @@
-"""The options of ``continual-petl export``."""
+"""``continual-petl export``: one bank in a format that other libraries load."""
 
 from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task, check_given
 
+PLACE = 240
 HELP = "write one bank as a transformers checkpoint, or as an adapter for peft or adapters"
 EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
 folder only if the outputs agree within 1e-5 in float32. A bank that the format cannot express exactly is refused, with the
@@ -18,7 +19,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     add_run(command, hub=True)
     add_task(command)
     text = "merged: bank and backbone as one transformers checkpoint; peft, adapters: an adapter of that library"
@@ -26,3 +27,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write; must not exist")
     add_remote_code(command)
     add_json(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.engine.run import Run
+
+    check_given(arguments.task, "export")
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    folder = run.export(arguments.task, arguments.format, arguments.to)
+    if arguments.json:
+        files = sorted(path.name for path in folder.iterdir())
+        print_json({"task": arguments.task, "format": arguments.format, "folder": str(folder), "files": files})
+    else:
+        what = f"exported task {arguments.task} to {folder}; its outputs match those of the bank within 1e-5"
+        out().print(what, markup=False, soft_wrap=True)
+    return 0

@@ -1,4 +1,4 @@
-"""The options of ``continual-petl init``."""
+"""``continual-petl init``: inspect data and write a stream file that runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_limits
 
+PLACE = 110
 HELP = "inspect data files and write a first stream file"
 EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text formats also as .gz), a folder with train, validation
 and test files, or the name of a data set on the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one
@@ -19,7 +20,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set on the Hub")
     text = "the file to write (default: stream.yaml)"
     command.add_argument("--output", metavar="FILE", default="stream.yaml", help=text)
@@ -31,3 +32,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rows", metavar="N", type=int, default=10_000, help=text)
     add_json(command)
     add_limits(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import init  # imports what only this command needs
+
+    return init.execute(arguments, overrides)

@@ -1,4 +1,8 @@
-"""The options of ``continual-petl predict``."""
+"""``continual-petl predict``: predictions for rows from arguments, standard input or a file.
+
+Rows are read, predicted and written in portions, so memory use does not grow with their number. A file is read twice: a
+problem in any of its rows is reported before anything is predicted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task_option
 
+PLACE = 210
 HELP = "predict rows, each with the bank of its task"
 EPILOG = """Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
@@ -56,7 +61,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     add_run(command, hub=True)
     add_task_option(command)
     text = "rows (default: one per line of standard input)"
@@ -77,3 +82,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_remote_code(command)
     add_json(command)
     add_limits(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import predict  # imports what only this command needs
+
+    return predict.execute(arguments, overrides)

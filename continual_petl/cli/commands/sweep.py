@@ -1,11 +1,12 @@
-"""The options of ``continual-petl sweep``."""
+"""``continual-petl sweep``: choose the settings of each task in a stream, and show the results."""
 
 from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import OVERRIDES, add_jobs, add_json_events, add_stream
+from continual_petl.cli.shared_options import OVERRIDES, add_jobs, add_json_events, add_overrides, add_stream
 
+PLACE = 140
 HELP = "choose the settings of each task of a stream on the task's validation split"
 EPILOG = f"""Each trial learns one task alone; test splits are not read. The sweep file says which settings are tried:
 
@@ -27,7 +28,8 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
+    add_overrides(command)
     add_stream(command)
     text = "a file that says which settings to try, and how"
     command.add_argument("sweep", metavar="SWEEP.yaml", help=text)
@@ -44,3 +46,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--keep", action="store_true", help=text)
     command.add_argument("--quiet", action="store_true", help="print only errors and the result")
     add_json_events(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import sweep  # imports what only this command needs
+
+    return sweep.execute(arguments, overrides)

@@ -1,4 +1,4 @@
-"""The options of ``continual-petl ablate``."""
+"""``continual-petl ablate``: how much a task's score drops without the modifications in some layers; nothing is trained."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
+PLACE = 230
 HELP = "remove a bank's modifications from spans of layers, and measure how much its score drops"
 EPILOG = """A task's modifications are removed from one span of layers (FIRST to LAST) at a time, and the bank is evaluated
 again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything outside the
@@ -23,7 +24,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     add_run(command, hub=True)
     add_remote_code(command)
     text = "names of learned tasks (default: all whose banks have modifications in layers)"
@@ -35,3 +36,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", metavar="FILE.json", help="write everything as JSON")
     command.add_argument("--html", metavar="FILE.html", help="write the heat maps as one page that needs no network")
     add_json(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import ablate  # imports what only this command needs
+
+    return ablate.execute(arguments, overrides)

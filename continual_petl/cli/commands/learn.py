@@ -1,4 +1,4 @@
-"""The options of ``continual-petl learn``."""
+"""``continual-petl learn``: add one task to a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from continual_petl.cli.shared_options import (
     add_dry_run,
     add_json_events,
     add_logging,
+    add_overrides,
     add_remote_code,
     add_run,
     add_start_from,
     add_wait,
 )
 
+PLACE = 130
 HELP = "add one task to a run; the old data is not needed"
 EPILOG = """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
 
@@ -29,7 +31,8 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
+    add_overrides(command)
     add_dry_run(command)
     add_run(command)
     command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
@@ -44,3 +47,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_wait(command)
     add_logging(command)
     add_json_events(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli import learn  # imports what only this command needs
+
+    return learn.execute(arguments, overrides)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from continual_petl.cli._console import out, print_json
-from continual_petl.hub.open_anywhere import open_anywhere
-from continual_petl.report.inventory import listed
-from continual_petl.report.task_lines import NOTHING_YET, half_learned_line, half_replaced_line, list_lines, task_table
-from continual_petl.store.folder.progress import half_learned
-from continual_petl.store.folder.results_file import TaskLine, each_result
-from continual_petl.store.store import Store
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+
+if TYPE_CHECKING:
+    from continual_petl.store.store import Store
+
+PLACE = 320
+HELP = "list the tasks of a run"
+EPILOG = """examples:
+  continual-petl list runs/mine
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_run(command, hub=True)
+    add_json(command)
+    add_remote_code(command)
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.hub.open_anywhere import open_anywhere
+    from continual_petl.report.inventory import listed
+    from continual_petl.report.task_lines import NOTHING_YET, list_lines, task_table
+
     store = open_anywhere(arguments.run)
     # Certificates are read and checked one by one; if a run in progress changes the folder, they are read again.
     found, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
@@ -31,6 +47,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _half(store: Store) -> list[str]:
     """Return the lines about half-learned tasks."""
+    from continual_petl.report.task_lines import half_learned_line, half_replaced_line
+    from continual_petl.store.folder.progress import half_learned
+    from continual_petl.store.folder.results_file import TaskLine, each_result
+
     half, lines = half_learned(store), []
     if left := {task: position for task, position in half.items() if not store.has(task)}:
         lines.append(half_learned_line(left))

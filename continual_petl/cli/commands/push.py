@@ -1,11 +1,13 @@
-"""The options of ``continual-petl push``."""
+"""``continual-petl push``: upload a run, or the export of one task, to the Hub."""
 
 from __future__ import annotations
 
 import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
+from continual_petl.errors import InputError
 
+PLACE = 260
 HELP = "upload a run, or the export of one task, to the Hugging Face Hub"
 EPILOG = """Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command
 resumes an interrupted upload. README.md becomes a model card: later pushes update only the part between its two marker
@@ -22,7 +24,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the arguments and options."""
     add_run(command)
     command.add_argument("repo", metavar="REPO", help="the repository, USER/NAME; created if it does not exist")
     text = "upload only this task, as an export that others can load without this package, to a repository of its own"
@@ -37,3 +39,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_remote_code(command)
     add_json(command)
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.engine.run import Run
+
+    if arguments.format is not None and arguments.task is None:
+        raise InputError("--format: needs TASK, which was not given; a whole run is pushed as it is")
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    options = {"private": arguments.private, "revision": arguments.revision}
+    done = run.push(arguments.repo, task=arguments.task, format=arguments.format or "peft", **options)
+    if arguments.json:
+        print_json(done.to_json())
+    else:
+        what = "pushed to" if done.changed else "nothing has changed; already at"
+        out().print(f"{what} {done.url}, commit {done.commit}", markup=False, soft_wrap=True)
+    return 0

@@ -6,11 +6,30 @@ import argparse
 from itertools import islice
 from pathlib import Path
 
-from continual_petl.cli._console import out, print_json
-from continual_petl.cli.rows_in import read_unnamed_rows
-from continual_petl.cli.shared_options import check_given
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task, check_given
 from continual_petl.errors import InputError, did_you_mean
-from continual_petl.store.open_run import check_can_route
+
+PLACE = 340
+HELP = "rank learned tasks by how similar their rows are to those of a task or a file"
+EPILOG = """Compares mean features of rows, which were stored when each task was learned; no old data is read.
+`start_from: auto` tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
+
+examples:
+  continual-petl similar runs/mine sst2
+  continual-petl similar runs/mine new-rows.csv --top 3
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_run(command, hub=True)
+    add_task(command, "a learned task, or a file with rows as for predict", metavar="TASK|FILE")
+    command.add_argument(
+        "--top", metavar="N", type=int, default=10, help="show the N nearest (default: 10; --json: all)"
+    )
+    add_remote_code(command)
+    add_json(command)
+
 
 MAX_ROWS = 1000
 """Maximum number of rows read from a file."""
@@ -18,7 +37,10 @@ MAX_ROWS = 1000
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli.rows_in import read_unnamed_rows
     from continual_petl.engine.run import Run
+    from continual_petl.store.open_run import check_can_route
 
     target = check_given(arguments.task, "similar")
     run = Run(arguments.run, remote_code=arguments.remote_code)

@@ -1,1 +1,0 @@
-"""Help, options and examples of each command. Nothing heavy is imported here."""
