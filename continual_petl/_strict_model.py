@@ -1,4 +1,4 @@
-"""Base class of every user-written specification: immutable, strict about unknown keys; and names that are checked against a list."""
+"""Base class of every user-written specification: immutable, strict about unknown keys; and names checked against a list."""
 
 from __future__ import annotations
 
