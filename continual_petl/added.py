@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 @cache
 def files_of(package: str) -> Mapping[str, Any]:
     """Import the files of a package, such as ``continual_petl.cli.commands``; return them by name."""
-    (folder,) = importlib.import_module(package).__path__
-    return {name: importlib.import_module(f"{package}.{name}") for name in modules_in(Path(folder))}
+    names = modules_in(*importlib.import_module(package).__path__)
+    return {name: importlib.import_module(f"{package}.{name}") for name in names}
 
 
-def modules_in(folder: Path) -> tuple[str, ...]:
-    """Return the names of the modules in a folder, sorted, without importing them; packages in it are left out."""
-    return tuple(sorted(module.name for module in iter_modules([str(folder)]) if not module.ispkg))
+def modules_in(*folders: str) -> tuple[str, ...]:
+    """Return the names of the modules in folders, sorted, without importing them; packages in them are left out."""
+    return tuple(sorted(module.name for module in iter_modules(folders) if not module.ispkg))
 
 
 @cache

@@ -26,7 +26,7 @@ from continual_petl.own_code import code_digest, file_of, import_own, is_own
 @cache
 def built_in() -> tuple[str, ...]:
     """Return the names of the kinds of this package: those of the files in `continual_petl.kinds`, with hyphens."""
-    return tuple(name.replace("_", "-") for name in modules_in(Path(__file__).with_name("kinds")))
+    return tuple(name.replace("_", "-") for name in modules_in(str(Path(__file__).with_name("kinds"))))
 
 
 class HasKind(Protocol):

@@ -28,7 +28,9 @@ def _of_file(name: str) -> FormConfig:
 
 
 _WANTED = "a class derived from continual_petl.banks.config.forms.base.FormConfig"
-FORMS: dict[str, FormConfig] = {name: _of_file(name) for name in modules_in(Path(__file__).parent) if name != "base"}
+FORMS: dict[str, FormConfig] = {
+    name: _of_file(name) for name in modules_in(str(Path(__file__).parent)) if name != "base"
+}
 """The forms of this package."""
 _registered: dict[str, FormConfig] = {}
 
