@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from continual_petl._lazy import FROM_ABOVE
 from continual_petl.errors import InputError, raise_problems
@@ -119,6 +119,10 @@ def _key_docstrings(owner: type) -> dict[str, str]:
     }
 
 
+UNKNOWN_NAME = "unknown_name"
+"""The type of pydantic's error about a name that is not known."""
+
+
 class KnownName:
     """The annotation of a name in a specification, checked like a `Literal` of all names that are known at that time.
 
@@ -146,5 +150,4 @@ class KnownName:
         if isinstance(value, str) and value in self._names():
             return value
         self._refuse(value)
-        listed = [*map(repr, self._names())]
-        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})
+        raise PydanticCustomError(UNKNOWN_NAME, "Input should be one of {names}", {"names": ", ".join(self._names())})

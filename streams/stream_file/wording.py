@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from continual_petl._strict_model import UNKNOWN_NAME
 from continual_petl.errors import counted, did_you_mean
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
 from continual_petl.streams.schema.data_spec import AS_ROWS, SPLITS, TAG
@@ -101,6 +102,8 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
         hint = "; leave the key out for its default"
     if kind == "finite_number":
         hint = "; it must be finite"
+    if kind == UNKNOWN_NAME and isinstance(given, str) and not guess:
+        hint = "; if a package adds it, install that package"
     allowed = describe(node) or details["msg"].removeprefix("Input should be ").lower()
     return f"got {show(given)}{guess}; allowed: {allowed}{hint}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl import kind_registry
+from continual_petl.banks.config import forms
 from tests.docs.blocks import Block, BrokenPage, blocks_of
 from tests.docs.not_run import PYTHON, TEXTS
 from tests.docs.shell import run_block
@@ -46,6 +47,7 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
     finally:
         kind_registry._registered.clear()  # those that the page has added
         kind_registry._codes.clear()
+        forms._registered.clear()
     return used
 
 
