@@ -62,17 +62,17 @@ def check_available(name: str, revision: str | None) -> None:
 
 def similar_name(name: str) -> str | None:
     """Return the packaged model or local folder with the name most similar to a missing one."""
-    known = {each.casefold(): each for each in _similar_names()}
-    found = difflib.get_close_matches(name[:LONGEST_TYPO].casefold(), known, n=1)
-    return known[found[0]] if found else None
+    known = {candidate.casefold(): candidate for candidate in _similar_names()}
+    matches = difflib.get_close_matches(name[:LONGEST_TYPO].casefold(), known, n=1)
+    return known[matches[0]] if matches else None
 
 
 def _similar_names() -> list[str]:
     """Return the names of packaged models, and of folders in the working directory that contain a model."""
-    found = list(PACKAGED)
+    names = list(PACKAGED)
     with suppress(OSError), os.scandir() as entries:
-        found += [entry.name for entry in islice(entries, _LOOKED_AT) if os.path.isfile(f"{entry.name}/{CONFIG}")]
-    return found
+        names += [entry.name for entry in islice(entries, _LOOKED_AT) if os.path.isfile(f"{entry.name}/{CONFIG}")]
+    return names
 
 
 def _missing_on_hub(name: str, revision: str | None) -> str | None:
@@ -108,8 +108,8 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
         return f"{no_folder} the repository on the Hub has no config.json."
     except Exception as error:  # network errors, whose types depend on the HTTP client that huggingface_hub uses
         reason = str(error).strip().partition("\n")[0][:200]
-        what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        cause = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
         return (
-            f"{no_folder} the Hub ({constants.ENDPOINT}) cannot be reached ({what}) and its cache holds no such model."
+            f"{no_folder} the Hub ({constants.ENDPOINT}) cannot be reached ({cause}) and its cache holds no such model."
         )
     return None

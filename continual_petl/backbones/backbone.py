@@ -89,9 +89,9 @@ class Backbone:
 
     def changed(self) -> list[str]:
         """Return the names of parameters and buffers that have changed, or were added, since the model was loaded."""
-        found = tensor_digests(module_tensors(self.model))
-        names = sorted(found.keys() | self.resident_digests.keys())
-        return [name for name in names if found.get(name) != self.resident_digests.get(name)]
+        digests = tensor_digests(module_tensors(self.model))
+        names = sorted(digests.keys() | self.resident_digests.keys())
+        return [name for name in names if digests.get(name) != self.resident_digests.get(name)]
 
     def file_digests(self) -> dict[str, str]:
         """Return, by name, the SHA-256 of each file that the model and the preparation of its inputs are loaded from.

@@ -65,19 +65,19 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
         InputError: if a file that the model was loaded from is missing.
     """
     source = source_of(name)
-    found = files_there(source, revision, (CONFIG, *(_IMAGES if images else _TEXTS)))
-    if CONFIG not in found:
+    files = files_there(source, revision, (CONFIG, *(_IMAGES if images else _TEXTS)))
+    if CONFIG not in files:
         raise _gone(name, CONFIG)
     if remote_code:
-        found |= _code(source, revision, found)
-    named = json.loads(found[CONFIG].read_bytes()).get("transformers_weights")
+        files |= _code(source, revision, files)
+    named = json.loads(files[CONFIG].read_bytes()).get("transformers_weights")
     for weights in _WEIGHTS if named is None else (named,):
         if there := files_there(source, revision, (weights,)):
             parts = _parts(there[weights]) if weights.endswith(".index.json") else []
             shards = files_there(source, revision, parts)
             if missing := [part for part in parts if part not in shards]:
                 raise _gone(name, missing[0])
-            return dict(sorted({**found, **there, **shards}.items()))
+            return dict(sorted({**files, **there, **shards}.items()))
     raise _gone(name, named or _WEIGHTS[0])
 
 
@@ -112,14 +112,16 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
     return {name: Path(path) for name, path in cached.items() if path is not None}
 
 
-def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
+def _code(source: str, revision: str | None, present: dict[str, Path]) -> dict[str, Path]:
     """Return the Python files that ``auto_map`` names; keys of files in other repositories start with its name."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}
-    for path in [found[name] for name in (CONFIG, "tokenizer_config.json") if name in found]:
+    for path in [present[name] for name in (CONFIG, "tokenizer_config.json") if name in present]:
         named = json.loads(path.read_bytes()).get("auto_map", {})
-        references = [each for value in named.values() for each in (value if isinstance(value, list) else [value])]
+        references = [
+            reference for value in named.values() for reference in (value if isinstance(value, list) else [value])
+        ]
         for reference in filter(None, references):
             repository, _, reference = reference.rpartition("--")
             module = f"{reference.partition('.')[0]}.py"

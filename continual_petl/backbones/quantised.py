@@ -60,9 +60,9 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
 
 def cannot_quantise(name: str, quantize: Quantize) -> InputError:
     """Return the error for weights that `torchao` cannot quantise."""
-    what, size = ("weights", 64 * _SCALERS) if quantize == "nf4" else ("inputs", _GROUP)
+    unit, size = ("weights", 64 * _SCALERS) if quantize == "nf4" else ("inputs", _GROUP)
     return InputError(
-        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of {what} in every linear layer must "
+        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of {unit} in every linear layer must "
         f"be a multiple of {size:,}. Write quantize: int8, which supports every size, or remove it."
     )
 
@@ -102,13 +102,13 @@ def read_quantised(name: str, config: Any) -> Quantize | None:
     Raises:
         InputError: if it is quantised in a way that is not supported.
     """
-    found = getattr(config, "quantization_config", None)
-    if found is None:
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None:
         return None
-    found = found if isinstance(found, dict) else found.to_dict()
-    method = found.get("quant_method")
+    quantization = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    method = quantization.get("quant_method")
     method = str(getattr(method, "value", method))
-    kind = found.get("quant_type")
+    kind = quantization.get("quant_type")
     kind = kind.get("default") if isinstance(kind, dict) else None
     if method == "torchao" and isinstance(kind, dict) and kind.get("_type") == "Int8WeightOnlyConfig":
         quantisation(name, "int8")

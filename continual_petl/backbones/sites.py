@@ -109,17 +109,17 @@ class Sites:
 
     def norms(self, layer: Layer) -> list[str]:
         """Return the full paths of a layer's LayerNorms; norms outside layers belong to a stack's first or last layer."""
-        stack, found = layer.stack, []
+        stack, paths = layer.stack, []
         if layer.first and stack.embedding_norm is not None:
-            found.append(self.base + stack.embedding_norm)
+            paths.append(self.base + stack.embedding_norm)
         if layer.first:
-            found += [self.base + path for path in stack.outer_norms]
-        found += [layer.full(a.norm) for a in stack.attentions] + [layer.full(stack.ffn.norm)]
-        found += [layer.full(path) for path in stack.extra_norms]
+            paths += [self.base + path for path in stack.outer_norms]
+        paths += [layer.full(a.norm) for a in stack.attentions] + [layer.full(stack.ffn.norm)]
+        paths += [layer.full(path) for path in stack.extra_norms]
         if layer.last and stack.final_norm is not None:
-            found.append(self.base + stack.final_norm)
+            paths.append(self.base + stack.final_norm)
         # Some models leave a norm out, or have an identity in its place (ModernBERT's first attention).
-        return [path for path in dict.fromkeys(found) if path in self._weights]
+        return [path for path in dict.fromkeys(paths) if path in self._weights]
 
     def owner(self, parameter: str) -> int | None:
         """Return the number of the layer that a parameter belongs to; None for the pooler.
@@ -162,11 +162,11 @@ class Sites:
         missing: list[str] = []
         for layer in self.layers:
             stack, ffn = layer.stack, layer.stack.ffn
-            wanted = [ffn.out, ffn.result, ffn.norm]
+            needed = [ffn.out, ffn.result, ffn.norm]
             for attention in stack.attentions:
-                wanted += [attention.module, attention.out, attention.result, attention.norm]
-                wanted += [p.path for p in (attention.query, attention.key, attention.value)]
-            missing += [path for path in map(layer.full, wanted) if path not in self._paths]
+                needed += [attention.module, attention.out, attention.result, attention.norm]
+                needed += [p.path for p in (attention.query, attention.key, attention.value)]
+            missing += [path for path in map(layer.full, needed) if path not in self._paths]
             if not self.into(layer):
                 missing.append(layer.full(ffn.into[0].path))
             ends = [stack.embedding_norm] * layer.first + [stack.final_norm] * layer.last

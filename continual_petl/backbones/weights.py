@@ -87,9 +87,9 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     for name, tensor in module_tensors(model).items():
         # The scales of quantised weights are part of the checkpoint; products with them use the precision of the states.
         if is_quantised(tensor):
-            if (other := computed_in(tensor, dtype)) is not tensor:
+            if (converted := computed_in(tensor, dtype)) is not tensor:
                 owner, _, own = name.rpartition(".")
-                setattr(model.get_submodule(owner), own, nn.Parameter(other, requires_grad=False))
+                setattr(model.get_submodule(owner), own, nn.Parameter(converted, requires_grad=False))
         elif tensor.is_floating_point() and name not in computed:
             tensor.data = tensor.data.to(dtype)
 

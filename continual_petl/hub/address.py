@@ -38,15 +38,15 @@ class Address:
         Raises:
             InputError: if it is not an address, or there are two revisions.
         """
-        found = _ADDRESS.fullmatch(str(text))
-        if found is None:
+        match = _ADDRESS.fullmatch(str(text))
+        if match is None:
             raise InputError(
                 f"{text}: this is not the address of a run on the Hub; expected hf://USER/RUN, or hf://USER/RUN@REVISION "
                 "with a branch, tag or commit"
             )
-        if revision is not None and found["revision"] is not None:
+        if revision is not None and match["revision"] is not None:
             raise InputError(f"revision: got {revision!r}, but {text} already names one; give only one of them")
-        return cls(found["repo"], revision or found["revision"])
+        return cls(match["repo"], revision or match["revision"])
 
     def __str__(self) -> str:
         return f"hf://{self.repo}" + ("" if self.revision is None else f"@{self.revision}")

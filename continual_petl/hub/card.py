@@ -71,8 +71,8 @@ def _tasks(facts: RunFacts) -> str:
         link = task.link
         now = number(facts.newest.get(task.name)) + mark_of(link.split)
         score = number(link.score) + mark_of(link.split)
-        what = f"{link.kind} | {link.bank} | {link.metric} | {score} | {now} | {task.num_parameters:,}"
-        lines.append(f"| {task.name} | {what} |")
+        columns = f"{link.kind} | {link.bank} | {link.metric} | {score} | {now} | {task.num_parameters:,}"
+        lines.append(f"| {task.name} | {columns} |")
     if (more := len(facts.tasks) - MAX_TASKS) > 0:
         lines.append(f"\nand {more:,} more: `continual-petl list` shows all.")
     lines.append(
@@ -100,7 +100,7 @@ def _matrix(facts: RunFacts) -> str:
         return ""
     lines = ["## Result matrix\n", "The score on each task (column) after learning each task (row).\n"]
     lines += [f"| after | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for place, name in enumerate(names):
-        known = [number(value) for value in facts.results.row(place).tolist()]
+    for index, name in enumerate(names):
+        known = [number(value) for value in facts.results.row(index).tolist()]
         lines.append(f"| {name} | {' | '.join([*known, *[''] * (len(names) - len(known))])} |")
     return "\n".join(lines) + "\n"

@@ -53,8 +53,8 @@ def download(address: Address) -> Path:
             if _is_there(folder := _folder(address, commit)):
                 return folder
             tree = api.list_repo_tree(address.repo, recursive=True, revision=commit)
-            listed = {each.path: each for each in tree if isinstance(each, RepoFile)}
-            check_listed({path: each.size for path, each in listed.items()}, str(address))  # before any download
+            listed = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+            check_listed({path: entry.size for path, entry in listed.items()}, str(address))  # before any download
         snapshot = Path(
             snapshot_download(
                 address.repo,
@@ -67,9 +67,11 @@ def download(address: Address) -> Path:
         return folder
     if commit not in (None, snapshot.name):
         raise StoreError(f"{address}: it changed during the download. Run the same command again.")
-    found = {str(path.relative_to(snapshot).as_posix()): path.stat().st_size for path in _files_in(snapshot)}
-    paths = check_listed(found, str(address))
-    digests = None if listed is None else {p: _digest_of(each) for p, each in listed.items() if limit_of(p) is not None}
+    sizes = {str(path.relative_to(snapshot).as_posix()): path.stat().st_size for path in _files_in(snapshot)}
+    paths = check_listed(sizes, str(address))
+    digests = (
+        None if listed is None else {p: _digest_of(entry) for p, entry in listed.items() if limit_of(p) is not None}
+    )
     if damaged := damaged_files(snapshot, digests):
         raise StoreError(f"{address}: {not_as_listed(snapshot, damaged)} {AGAIN}")
     _put(snapshot, paths, folder, address)
@@ -109,7 +111,7 @@ def _folder(address: Address, commit: str) -> Path:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return [each for each in sorted(folder.rglob("*")) if each.is_file()]
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> None:
@@ -120,26 +122,26 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
             if time.time() - left.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(left)
     with explain_refusals(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as beside:
-        made = Path(beside, folder.name)
+        run = Path(beside, folder.name)
         for path in paths:
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
-            _link((snapshot / path).resolve(), made / path)
+            (run / path).parent.mkdir(parents=True, exist_ok=True)
+            _link((snapshot / path).resolve(), run / path)
         try:
-            check_unchanged(made, str(address))
+            check_unchanged(run, str(address))
         except StoreError as error:
             named = [path for path in paths if f"{address}/{path}" in str(error)]
             raise StoreError(f"{error} {remove(snapshot, named or paths)}") from error
         if not folder.is_dir():  # otherwise another process was faster
-            made.rename(folder)
+            run.rename(folder)
 
 
-def _link(source: Path, place: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     """Create a hard link for a tensor file; copy other files, since learning would write to them."""
-    if place.suffix == ".safetensors":
+    if target.suffix == ".safetensors":
         with suppress(OSError):  # another disk, or one without hard links
-            os.link(source, place)
+            os.link(source, target)
             return
-    shutil.copyfile(source, place)
+    shutil.copyfile(source, target)
 
 
 def check_unchanged(folder: Path, where: str) -> None:

@@ -192,7 +192,7 @@ class _Upload:
                 "private in its settings, or give another name"
             )
         tree = api.list_repo_tree(self.repo, recursive=True, revision=info.sha)
-        return str(info.sha), {each.path: each for each in tree if isinstance(each, RepoFile)}
+        return str(info.sha), {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
 
     def _card(self, api: HfApi, there: RepoFile | None, card: str, commit: str) -> Iterator[CommitOperationAdd]:
         old = None

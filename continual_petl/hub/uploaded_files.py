@@ -34,8 +34,8 @@ def limit_of(path: str) -> int | None:
     """Return the maximum size in bytes of a run's file, given its path in the repository; None if no run has such a file."""
     if path in _TOP:
         return _TOP[path]
-    if (found := _IN_BANK.fullmatch(path)) is not None:
-        return _BANK[found["file"]]
+    if (match := _IN_BANK.fullmatch(path)) is not None:
+        return _BANK[match["file"]]
     return MAX_JSON_BYTES if _TOMBSTONE.fullmatch(path) else None
 
 
@@ -64,8 +64,8 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
     """
     if "stream.yaml" not in sizes:
         adapter = "adapter_config.json" in sizes
-        what = ", but a peft adapter: load it with `PeftModel.from_pretrained`" if adapter else ""
-        raise InputError(f"{where}: this repository holds no run (no stream.yaml in it){what}")
+        hint = ", but a peft adapter: load it with `PeftModel.from_pretrained`" if adapter else ""
+        raise InputError(f"{where}: this repository holds no run (no stream.yaml in it){hint}")
     kept = []
     for path, size in sizes.items():
         limit = limit_of(path)

@@ -61,17 +61,17 @@ class AcceptedRows:
             streams = False
         # A text would be read as the path of an image.
         samples = {IMAGE: _SAMPLES[IMAGE]} if kind_of(certificate).reads_images else _SAMPLES
-        found = {form for form, row in samples.items() if ROUTER in certificate.files and accepts(row, certificate)}
-        return cls(frozenset({standard_columns(certificate)}), frozenset(found), streams)
+        unnamed = {form for form, row in samples.items() if ROUTER in certificate.files and accepts(row, certificate)}
+        return cls(frozenset({standard_columns(certificate)}), frozenset(unnamed), streams)
 
     @classmethod
     def union(cls, several: Iterable[AcceptedRows]) -> AcceptedRows:
         """Return what several tasks take."""
         kinds = set(several)
         return cls(
-            named=frozenset().union(*(each.named for each in kinds)),
-            unnamed=frozenset().union(*(each.unnamed for each in kinds)),
-            streams=any(each.streams for each in kinds),
+            named=frozenset().union(*(kind.named for kind in kinds)),
+            unnamed=frozenset().union(*(kind.unnamed for kind in kinds)),
+            streams=any(kind.streams for kind in kinds),
         )
 
 

@@ -163,8 +163,8 @@ class _Endpoint:
         begun = False
         try:
             while True:
-                found = asyncio.ensure_future(pieces.found.get())
-                piece = await self._unless_gone(found, request, until - time.monotonic())
+                next_piece = asyncio.ensure_future(pieces.found.get())
+                piece = await self._unless_gone(next_piece, request, until - time.monotonic())
                 if piece is None:
                     break
                 yield event({"text": piece})
@@ -205,16 +205,16 @@ class _Endpoint:
             return read()
 
     async def _tasks(self) -> Response:
-        catalog, found = self.catalog, []
+        catalog, entries = self.catalog, []
 
         def entry(task: str) -> dict[str, Any] | None:
             return catalog.entry(task) if task in catalog.seals else None
 
         for task in list(catalog.seals):
-            found.append(await self._read(partial(entry, task)))
+            entries.append(await self._read(partial(entry, task)))
             # Reading all certificates takes a while, so other requests get a turn in between.
             await asyncio.sleep(0)
-        return _json({"tasks": list(filter(None, found))})
+        return _json({"tasks": list(filter(None, entries))})
 
     async def _task(self, task: str) -> Response:
         certificate, entry = await self._read(lambda: (self.catalog.certificate(task), self.catalog.entry(task)))
@@ -232,12 +232,12 @@ class _Endpoint:
         return _json(body if why is None else body | {"why_not": why}, 200 if why is None else 503)
 
 
-def _allowed(wanted: str) -> Callable[..., Any]:
+def _allowed(expected: str) -> Callable[..., Any]:
     async def allowed(
-        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
     ) -> None:
-        token = "" if given is None else given.credentials
-        if not secrets.compare_digest(token.encode(), wanted.encode()):
+        token = "" if credentials is None else credentials.credentials
+        if not secrets.compare_digest(token.encode(), expected.encode()):
             raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
 
     return allowed

@@ -120,21 +120,21 @@ class BatchQueue(Generic[_J, _T]):
         if self.num_waiting >= self._batch_rows:
             self._full.set()
         try:
-            return [await each.answer for each in waiting]
+            return [await part.answer for part in waiting]
         except BaseException:
-            for each in waiting:
-                if not each.answer.done():
-                    each.answer.cancel()
-                elif not each.answer.cancelled():
-                    each.answer.exception()  # marks it as retrieved: only the first problem is reported
+            for part in waiting:
+                if not part.answer.done():
+                    part.answer.cancel()
+                elif not part.answer.cancelled():
+                    part.answer.exception()  # marks it as retrieved: only the first problem is reported
             self._drop_cancelled()
             raise
 
     def _drop_cancelled(self) -> None:
-        kept = [each for each in self._queue if not each.answer.cancelled()]
+        kept = [part for part in self._queue if not part.answer.cancelled()]
         if len(kept) < len(self._queue):
             self._queue = deque(kept)
-            self.num_waiting = sum(each.job.num_rows for each in kept)
+            self.num_waiting = sum(part.job.num_rows for part in kept)
 
     async def _work(self) -> None:
         while True:
@@ -148,18 +148,18 @@ class BatchQueue(Generic[_J, _T]):
             batch = self._next()
             if not batch:
                 continue
-            rows, started = sum(each.job.num_rows for each in batch), time.monotonic()
+            rows, started = sum(part.job.num_rows for part in batch), time.monotonic()
             self._seen(rows)
-            found = await self._thread.call(self._computed, [each.job for each in batch])
+            outcomes = await self._thread.call(self._computed, [part.job for part in batch])
             speed = rows / max(time.monotonic() - started, 1e-9)
             self._rows_per_s = speed if not self._rows_per_s else 0.8 * self._rows_per_s + 0.2 * speed
-            for each, outcome in zip(batch, found, strict=True):
-                if each.answer.done():
+            for part, outcome in zip(batch, outcomes, strict=True):
+                if part.answer.done():
                     continue
                 if isinstance(outcome, Exception):
-                    each.answer.set_exception(outcome)
+                    part.answer.set_exception(outcome)
                 else:
-                    each.answer.set_result(outcome)
+                    part.answer.set_result(outcome)
 
     async def _fill(self) -> None:
         """Wait until the batch is full, or its first row has waited for the whole window."""

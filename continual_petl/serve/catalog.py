@@ -65,9 +65,11 @@ class Catalog:
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
             kept = self._certificates.copy().items()
-            self._certificates = {task: found for task, found in kept if found.seal == seals.get(task)}
-            self._entries = {task: found for task, found in self._entries.copy().items() if task in seals}
-            self._taken = {task: found for task, found in self._taken.copy().items() if task in seals}
+            self._certificates = {
+                task: certificate for task, certificate in kept if certificate.seal == seals.get(task)
+            }
+            self._entries = {task: entry for task, entry in self._entries.copy().items() if task in seals}
+            self._taken = {task: taken for task, taken in self._taken.copy().items() if task in seals}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True
@@ -83,18 +85,18 @@ class Catalog:
             Problem: if the task was forgotten (410), or has not been learned (404).
             Unreadable: if the certificate cannot be read; the task may have been forgotten since the last call of `refresh`.
         """
-        seal, found = self.seals.get(task), self._certificates.get(task)
-        if found is not None and found.seal == seal:
-            return found
+        seal, certificate = self.seals.get(task), self._certificates.get(task)
+        if certificate is not None and certificate.seal == seal:
+            return certificate
         if seal is not None:
             try:
-                found = self.store.certificate(task)
+                certificate = self.store.certificate(task)
             except StoreError as error:
                 raise Unreadable(task) from error
             while len(self._certificates) >= _MAX_CERTIFICATES:
                 del self._certificates[next(iter(self._certificates))]
-            self._certificates[task] = found
-            return found
+            self._certificates[task] = certificate
+            return certificate
         if task in self.forgotten:
             raise Problem(
                 410, "forgotten", f"task {task!r} was forgotten on purpose: no bank predicts its rows any more"
@@ -107,16 +109,16 @@ class Catalog:
         seals = self.seals
         if self._together is not None and self._together[0] is seals:
             return self._together[1]
-        known, found = self._taken, list[AcceptedRows]()
+        known, per_task = self._taken, list[AcceptedRows]()
         for task, seal in seals.items():
             if (own := known.get(task)) is None or own[0] != seal:
                 try:
                     own = known[task] = (seal, AcceptedRows.by(self.certificate(task)))
                 except Problem:  # it cannot be read at the moment; a request for the task says so
                     continue
-            found.append(own[1])
-        together = AcceptedRows.union(found)
-        if len(found) == len(seals):
+            per_task.append(own[1])
+        together = AcceptedRows.union(per_task)
+        if len(per_task) == len(seals):
             self._together = (seals, together)
         return together
 

@@ -88,8 +88,8 @@ class Client:
             EndpointError: if the endpoint refuses the request.
             httpx2.TransportError: if the endpoint cannot be reached.
         """
-        one = isinstance(inputs, str | tuple | Mapping) or _is_record(inputs)
-        rows = _row(inputs) if one else [_row(row) for row in rows_in(inputs, "inputs")]
+        single = isinstance(inputs, str | tuple | Mapping) or _is_record(inputs)
+        rows = _row(inputs) if single else [_row(row) for row in rows_in(inputs, "inputs")]
         if isinstance(inputs, tuple):
             rows = [rows]  # as JSON, a tuple is a list, which would be several rows
         body = {
@@ -98,7 +98,7 @@ class Client:
             "unknown": unknown,
         }
         records: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
-        return records[0] if one else records
+        return records[0] if single else records
 
     def generate(self, row: Any, task: str) -> Iterator[str]:
         """Yield the text that a task generates for one row, in pieces, as it is generated.
@@ -132,8 +132,8 @@ class Client:
         Raises:
             EndpointError: if the endpoint refuses the request.
         """
-        found: list[dict[str, Any]] = self._answer(self._http.get("/v1/tasks"))["tasks"]
-        return found
+        tasks: list[dict[str, Any]] = self._answer(self._http.get("/v1/tasks"))["tasks"]
+        return tasks
 
     def task(self, name: str) -> dict[str, Any]:
         """Return one task with its certificate.
@@ -141,8 +141,8 @@ class Client:
         Raises:
             EndpointError: if the task has not been learned, or was forgotten.
         """
-        found: dict[str, Any] = self._answer(self._http.get(f"/v1/tasks/{name}"))
-        return found
+        task: dict[str, Any] = self._answer(self._http.get(f"/v1/tasks/{name}"))
+        return task
 
     @staticmethod
     def _answer(response: httpx2.Response) -> Any:

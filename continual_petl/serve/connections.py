@@ -128,10 +128,10 @@ class Connections:
     def check(self) -> None:
         """Close the connections whose client takes too long; called several times a second."""
         now = time.monotonic()
-        for each in list(self._open.values()):
-            stage = each.stage_at(now)
-            if stage in _WHY and now - each.since > self._seconds + _GRACE_S * (stage == _BODY):
-                self._close(each, stage)
+        for connection in list(self._open.values()):
+            stage = connection.stage_at(now)
+            if stage in _WHY and now - connection.since > self._seconds + _GRACE_S * (stage == _BODY):
+                self._close(connection, stage)
         if self._closed and now - self._logged >= _LOG_S:
             self._logged = now
             for why, number in self._closed.items():
@@ -144,9 +144,13 @@ class Connections:
         if len(self._open) <= self._most:
             return
         now = time.monotonic()
-        waiting = [each for each in self._open.values() if each is not new and each.stage_at(now) != _COMPUTING]
+        waiting = [
+            connection
+            for connection in self._open.values()
+            if connection is not new and connection.stage_at(now) != _COMPUTING
+        ]
         if waiting:
-            self._close(min(waiting, key=lambda each: each.since), "limit")
+            self._close(min(waiting, key=lambda connection: connection.since), "limit")
         else:
             self._close(new, "refused")
 
@@ -158,10 +162,10 @@ class Connections:
             if held.head_bytes > _MAX_HEAD_BYTES:
                 self._close(held, "large")
 
-    def _close(self, each: _Open, why: str) -> None:
-        del self._open[each.protocol]
+    def _close(self, connection: _Open, why: str) -> None:
+        del self._open[connection.protocol]
         self._closed[why] += 1
-        transport = each.protocol.transport
+        transport = connection.protocol.transport
         if why == "refused":
             transport.write(_response(_TOO_MANY))
             transport.close()

@@ -35,13 +35,13 @@ class FoundTasks:
         Args:
             chosen: the task of each row, by row index.
         """
-        place = {index: position for position, index in enumerate(self.routes)}
+        positions = {index: position for position, index in enumerate(self.routes)}
         if self.finder is None or not chosen:
             return None
-        below = chosen_states(self.finder, self.kept, {place[index]: task for index, task in chosen.items()})
+        below = chosen_states(self.finder, self.kept, {positions[index]: task for index, task in chosen.items()})
         if below is None:
             return None
-        return StatesBelow(layer=below.layer, states={index: below.states[place[index]] for index in chosen})
+        return StatesBelow(layer=below.layer, states={index: below.states[positions[index]] for index in chosen})
 
 
 def find_tasks(

@@ -137,7 +137,7 @@ class LocalEngine:
         return [records[index] for index in range(len(asked.rows))]
 
     async def _in_queue(
-        self, name: str, asked: Asked, own: Sequence[int], found: dict[int, Record], catalog: Catalog
+        self, name: str, asked: Asked, own: Sequence[int], records: dict[int, Record], catalog: Catalog
     ) -> None:
         size = self._settings.batch_rows
         parts = [own[start : start + size] for start in range(0, len(own), size)]
@@ -148,11 +148,11 @@ class LocalEngine:
                 if isinstance(row, Later):
                     routes[index] = row.route
                 else:
-                    found[index] = row
+                    records[index] = row
         if routes:
             tasks = [routes[index].task if index in routes else None for index in range(len(asked.rows))]
             texts: dict[int, Record] = {}
             await self._in_queue("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
             for index, route in routes.items():
                 generated = Prediction(task=route.task, value=texts[index][ANSWER])
-                found[index] = record(catalog, asked.rows[index], route.beside(generated))
+                records[index] = record(catalog, asked.rows[index], route.beside(generated))

@@ -85,9 +85,9 @@ class NeverWaits(logging.Handler):
                 lines, self._lines, self._num_bytes = self._lines, [], 0
                 dropped, reported = self.num_dropped - reported, self.num_dropped
             if dropped:
-                what = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough, or was full"
+                text = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough, or was full"
                 lines.append(
-                    (self.format(logging.makeLogRecord({"levelname": "WARNING", "msg": what})) + "\n").encode()
+                    (self.format(logging.makeLogRecord({"levelname": "WARNING", "msg": text})) + "\n").encode()
                 )
             if not lines:
                 return

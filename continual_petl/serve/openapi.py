@@ -78,13 +78,14 @@ def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Acc
         if app.openapi_schema is None or described != taken():
             app.openapi_schema, described = None, taken()
             schema = generated()
-            for (path, method), (found, refusals) in _PATHS.items():
+            for (path, method), (answers, refusals) in _PATHS.items():
                 refusals = tuple(refusal for refusal in refusals if refusal != 401 or settings.token_file is not None)
-                schema["paths"][path][method]["responses"] = _responses(found, {*refusals, *_ALWAYS})
+                schema["paths"][path][method]["responses"] = _responses(answers, {*refusals, *_ALWAYS})
             ready = schema["paths"]["/health/ready"]["get"]["responses"]["503"]["content"][_JSON]
             ready["schema"] = {"anyOf": [_ref("Ready"), _ref("Refusal")]}
             _, types = TypeAdapter.json_schemas(
-                [(each, "serialization", TypeAdapter(each)) for each in _TYPES], ref_template=_REFS
+                [(response_type, "serialization", TypeAdapter(response_type)) for response_type in _TYPES],
+                ref_template=_REFS,
             )
             schema["components"]["schemas"] = types["$defs"] | request_schemas(settings, described)
         assert app.openapi_schema is not None  # FastAPI keeps it
@@ -93,10 +94,10 @@ def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Acc
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _responses(found: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
+def _responses(answers: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
     content = {
-        media: {"schema": _ref(what) if media == _JSON else {"type": "string", "description": what}}
-        for media, what in found.items()
+        media: {"schema": _ref(schema) if media == _JSON else {"type": "string", "description": schema}}
+        for media, schema in answers.items()
     }
     declared: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     for status in sorted(refusals):
@@ -104,8 +105,8 @@ def _responses(found: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
         declared[str(status)] = {"description": _PROBLEMS[status], "content": media}
         if status in _HEADERS:
             declared[str(status)]["headers"] = {
-                name: {"description": what, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
-                for name, what in _HEADERS[status].items()
+                name: {"description": meaning, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
+                for name, meaning in _HEADERS[status].items()
             }
     return declared
 

@@ -40,8 +40,8 @@ class Problem(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the response."""
-        found: dict[str, Any] = {"code": self.code, "message": self.message}
-        return {"error": found if self.row is None else found | {"row": self.row}}
+        problem: dict[str, Any] = {"code": self.code, "message": self.message}
+        return {"error": problem if self.row is None else problem | {"row": self.row}}
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the response."""

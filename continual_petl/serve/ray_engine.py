@@ -100,7 +100,7 @@ class RayEngine:
         ]
         self._num_waiting += asked.num_rows
         try:
-            found = await asyncio.gather(*(self._handle.answer.remote(part) for part in parts))
+            outcomes = await asyncio.gather(*(self._handle.answer.remote(part) for part in parts))
         except BackPressureError as error:
             raise Problem(
                 429,
@@ -111,7 +111,7 @@ class RayEngine:
         finally:
             self._num_waiting -= asked.num_rows
         records: list[Record] = []
-        for outcome in found:
+        for outcome in outcomes:
             if isinstance(outcome, Problem):
                 raise outcome
             records += outcome

@@ -141,14 +141,16 @@ class _StrictJsonRequest(Request):
         try:
             return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
         except RecursionError:
-            what = "its brackets are nested too deeply; a request needs at most six levels"
+            reason = "its brackets are nested too deeply; a request needs at most six levels"
         except UnicodeDecodeError as error:
-            what = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
+            reason = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
         except json.JSONDecodeError as error:
-            what = f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+            reason = (
+                f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+            )
         except ValueError:
-            what = "it has a number of too many digits; a request needs no numbers"
-        raise Problem(400, "bad_request", f"the body cannot be read as JSON: {what}")
+            reason = "it has a number of too many digits; a request needs no numbers"
+        raise Problem(400, "bad_request", f"the body cannot be read as JSON: {reason}")
 
 
 def _no_constant(name: str) -> Any:
@@ -158,12 +160,12 @@ def _no_constant(name: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in parsed:
             raise Problem(422, "bad_request", f"the body has the key {key!r:.80} twice in one object: give it once")
-        found[key] = value
-    return found
+        parsed[key] = value
+    return parsed
 
 
 class Observed:

@@ -94,8 +94,8 @@ def fault_of(body: Any, place: Sequence[Any]) -> str:
         'inputs: it is a number; give one row (a text or an object), or a list of rows'
     """
     if not isinstance(body, dict):
-        what = "empty, or null" if body is None else in_json(body)
-        return f"the body is {what}; send an object with the key inputs, and optionally task, unknown and stream"
+        got = "empty, or null" if body is None else in_json(body)
+        return f"the body is {got}; send an object with the key inputs, and optionally task, unknown and stream"
     key = str(place[0]) if place else ""
     if key not in _KEYS:
         return f"{key!r:.80} is not a key of a request{did_you_mean(key, _KEYS)}; allowed: {', '.join(_KEYS)}"
@@ -103,7 +103,7 @@ def fault_of(body: Any, place: Sequence[Any]) -> str:
         return f"{key}: it is missing; give {_KEYS[key]}"
     value = body[key]
     if key == "task" and isinstance(value, list):
-        number = next(n for n, each in enumerate(value, 1) if not isinstance(each, str | None))
+        number = next(n for n, name in enumerate(value, 1) if not isinstance(name, str | None))
         return f"task: element {number} of the list is {in_json(value[number - 1])}; give {_KEYS[key]}"
     shown = f"{value!r:.80}" if isinstance(value, str) else in_json(value)
     return f"{key}: it is {shown}; give {_KEYS[key]}"
@@ -246,13 +246,13 @@ def _read(value: Any, names: Form | None, number: int, taken: AcceptedRows, most
     """
     if names is None and not taken.unnamed:
         raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
-    form = _in_words(names) if names else "; or ".join(each for key, each in _UNNAMED.items() if key in taken.unnamed)
+    form = _in_words(names) if names else "; or ".join(words for key, words in _UNNAMED.items() if key in taken.unnamed)
     if names is None and isinstance(value, dict) and tuple(value) == IMAGE and IMAGE not in taken.unnamed:
         raise _not_taken(IMAGE, form, number)  # without decoding it
     row = _row(value, names, form, number)
     _check_texts(row, number, most)
-    if names is None and (found := form_of(row)) not in taken.unnamed:
-        raise _not_taken(found, form, number)
+    if names is None and (row_form := form_of(row)) not in taken.unnamed:
+        raise _not_taken(row_form, form, number)
     return row
 
 
@@ -267,11 +267,11 @@ def _in_words(form: Form) -> str:
     )
 
 
-def _not_taken(found: Form, form: str, number: int) -> Problem:
+def _not_taken(row_form: Form, form: str, number: int) -> Problem:
     return bad_row(
         number,
-        f"it is {_SHORT[found]}, and no task that can be found without a name accepts such rows: name the task; without it, "
-        f"each row must be {form}",
+        f"it is {_SHORT[row_form]}, and no task that can be found without a name accepts such rows: name the task; without "
+        f"it, each row must be {form}",
     )
 
 
@@ -293,23 +293,23 @@ def _row(value: Any, names: Form | None, form: str, number: int) -> Row:
 
 def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
     """Return one row without its options."""
-    given: tuple[str, ...] = ()
+    row_keys: tuple[str, ...] = ()
     if isinstance(value, dict):
         known = (names,) if names is not None else (*_FORMS, *pair_forms())
-        given = next((form for form in known if {*form} == {*value}), ())
-        if not given:
+        row_keys = next((form for form in known if {*form} == {*value}), ())
+        if not row_keys:
             keys = ", ".join(map(repr, sorted(value))) or "none"
             raise bad_row(number, f"it has the keys {keys}; each row must be {form}")
-        value = [value[key] for key in given] if len(given) == 2 else value[given[0]]
-        if given == IMAGE:
+        value = [value[key] for key in row_keys] if len(row_keys) == 2 else value[row_keys[0]]
+        if row_keys == IMAGE:
             return _image(value, number)
-        if given in (("tokens",), ("messages",)):
+        if row_keys in (("tokens",), ("messages",)):
             if names is None and isinstance(value, str):
                 # As a text, it could be taken for a row of any other kind of task.
-                value = value.split() if given == ("tokens",) else [{"role": "user", "content": value}]
-            names = given
-        elif len(given) == 1 and not isinstance(value, str):
-            raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
+                value = value.split() if row_keys == ("tokens",) else [{"role": "user", "content": value}]
+            names = row_keys
+        elif len(row_keys) == 1 and not isinstance(value, str):
+            raise bad_row(number, f"key {row_keys[0]!r} must hold a text; each row must be {form}")
     elif names == IMAGE:
         # A text would be read as a path on the server.
         raise bad_row(number, f"each row must be {form}")
@@ -348,8 +348,8 @@ def _image(value: Any, number: int) -> Row:
         with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
             width, height = opened.size
     except Exception as error:  # Pillow raises many kinds of exceptions for broken files
-        what = f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}"
-        raise bad_row(number, what, status=409) from error
+        reason = f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}"
+        raise bad_row(number, reason, status=409) from error
     if width * height > _MAX_PIXELS:
         raise bad_row(
             number,

@@ -178,21 +178,21 @@ def _written(ways: dict[Form, tuple[str, ...]], forms: Iterable[Form]) -> list[s
 
 def _used(schemas: dict[str, Schema], name: str) -> set[str]:
     """Return the names of a schema and of all that it refers to."""
-    found, new = set[str](), {name}
+    names, new = set[str](), {name}
     while new:
-        found |= new
-        new = {each for known in new for each in re.findall(f'"{_REF}(\\w+)"', json.dumps(schemas[known]))} - found
-    return found
+        names |= new
+        new = {ref for known in new for ref in re.findall(f'"{_REF}(\\w+)"', json.dumps(schemas[known]))} - names
+    return names
 
 
 def _message() -> Schema:
     """Return the schema of a message; a key without a value is not read, so null is allowed in any other key."""
     forms = (("role", ROLES, "content"), ("from", (*ROLES, "human", "gpt"), "value"))
-    found = [
+    schemas = [
         _object({role: {"enum": list(roles)}, content: _ref("Text")}) | {"additionalProperties": {"type": "null"}}
         for role, roles, content in forms
     ]
-    return {"description": "One message of a conversation, which ends with a user message.", "anyOf": found}
+    return {"description": "One message of a conversation, which ends with a user message.", "anyOf": schemas}
 
 
 def _object(properties: Schema, required: list[str] | None = None, **more: Any) -> Schema:

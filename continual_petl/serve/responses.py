@@ -120,10 +120,10 @@ def _prediction_of(kind: Kind) -> Any:
     details = {name: types[detail] for name, detail in kind.details.items()}
     fields = {**get_type_hints(_Found, include_extras=True), **parts, "answer": str, **details}
     name = "".join(word.capitalize() for word in kind.name.split("-"))
-    made: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]
-    setattr(made, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010
-    made.__doc__ = f"An answer and what is known of it ({kind.name})."
-    return made
+    prediction_type: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]
+    setattr(prediction_type, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010
+    prediction_type.__doc__ = f"An answer and what is known of it ({kind.name})."
+    return prediction_type
 
 
 class NoPrediction(TypedDict):

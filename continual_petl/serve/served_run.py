@@ -130,9 +130,9 @@ class ServedRun:
             return unusable(error, job.numbers[0])
         middle = job.num_rows // 2
         for half in (range(middle), range(middle, job.num_rows)):
-            (found,) = self.answer([job.part(half)])
-            if isinstance(found, Problem):
-                return found
+            (outcome,) = self.answer([job.part(half)])
+            if isinstance(outcome, Problem):
+                return outcome
         return Problem(409, "bad_row", str(error))
 
     def _refresh(self) -> None:
@@ -209,14 +209,16 @@ class ServedRun:
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]
 
-    def _predict(self, rows: Sequence[Row], chosen: Mapping[int, str], found: FoundTasks) -> dict[int, Prediction]:
+    def _predict(
+        self, rows: Sequence[Row], chosen: Mapping[int, str], found_tasks: FoundTasks
+    ) -> dict[int, Prediction]:
         """Predict rows; those whose task was found resume from the pass that found it, if the banks allow it."""
         if not chosen:
             return {}
         self._verify(list(chosen.values()))
         predictor, size = Predictor(self._session.models), self._settings.batch_rows
-        routed = {index: task for index, task in chosen.items() if index in found.routes}
-        below = found.states(routed)
+        routed = {index: task for index, task in chosen.items() if index in found_tasks.routes}
+        below = found_tasks.states(routed)
         if below is None:
             return predictor.resume(rows, chosen, None, batch_size=size)
         named = {index: task for index, task in chosen.items() if index not in routed}
@@ -227,7 +229,7 @@ class ServedRun:
 
 def record(catalog: Catalog, row: Row, prediction: Prediction) -> Record:
     """Return one row's record, in the format of ``predict --json``; images are left out."""
-    given: Record | None = {} if isinstance(row, dict) else None
+    inputs: Record | None = {} if isinstance(row, dict) else None
     certificate = catalog.certificate(prediction.task or next(iter(prediction.runners_up)))
-    found = route_of(prediction) if prediction.task_probability is not None else {"task": prediction.task}
-    return found | record_of(row, prediction, certificate, given)
+    route = route_of(prediction) if prediction.task_probability is not None else {"task": prediction.task}
+    return route | record_of(row, prediction, certificate, inputs)

@@ -56,8 +56,8 @@ async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
     async def all_events() -> AsyncGenerator[bytes]:
         try:
             yield first
-            async for each in events:
-                yield each
+            async for message in events:
+                yield message
         finally:
             await events.aclose()
 

@@ -33,7 +33,7 @@ class VerifiedTasks:
         self._checker = None
         has = self._session.store.has
         self._verified = {task: seal for task, seal in self._verified.items() if has(task)}
-        self._refused = {task: found for task, found in self._refused.items() if has(task)}
+        self._refused = {task: refusal for task, refusal in self._refused.items() if has(task)}
 
     def check(self, tasks: Iterable[str]) -> None:
         """Verify the current certificates of tasks that have not been verified yet.

@@ -44,22 +44,22 @@ _BART = Anatomy(
 
 
 def _t5_attention(name: Literal["self", "cross"], number: int, module: str) -> Attention:
-    place = f"layer.{number}"
+    layer = f"layer.{number}"
     return separate(
-        f"{place}.{module}",
+        f"{layer}.{module}",
         ("q", "k", "v"),
-        f"{place}.{module}.o",
-        result=f"{place}.dropout",
-        norm=f"{place}.layer_norm",
+        f"{layer}.{module}.o",
+        result=f"{layer}.dropout",
+        norm=f"{layer}.layer_norm",
         name=name,
     )
 
 
 def _t5_ffn(number: int) -> FeedForward:
-    place = f"layer.{number}"
-    into = tuple(Projection(path=f"{place}.DenseReluDense.{name}") for name in ("wi", "wi_0", "wi_1"))
+    layer = f"layer.{number}"
+    into = tuple(Projection(path=f"{layer}.DenseReluDense.{name}") for name in ("wi", "wi_0", "wi_1"))
     return FeedForward(
-        into=into, out=f"{place}.DenseReluDense.wo", result=f"{place}.dropout", norm=f"{place}.layer_norm"
+        into=into, out=f"{layer}.DenseReluDense.wo", result=f"{layer}.dropout", norm=f"{layer}.layer_norm"
     )
 
 
