@@ -43,9 +43,9 @@ def vector(values_T: Tensor | Array, name: str, length: int | None = None) -> Ar
     Raises:
         ValueError: if ``values_T`` is not a vector of that length, is empty, is not float64 or holds an infinity.
     """
-    wanted = "(T,) with T >= 1" if length is None else f"({length},), one value per task of R_TT"
+    expected = "(T,) with T >= 1" if length is None else f"({length},), one value per task of R_TT"
     if values_T.ndim != 1 or values_T.shape[0] == 0 or (length is not None and values_T.shape[0] != length):
-        raise ValueError(f"{name} has shape {tuple(values_T.shape)}, but must have shape {wanted}")
+        raise ValueError(f"{name} has shape {tuple(values_T.shape)}, but must have shape {expected}")
     return _finite(values_T, name)
 
 

@@ -44,7 +44,7 @@ def groups(
             have to encode a row in the same way.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
-    found: dict[Hashable, list[str]] = {}
+    by_key: dict[Hashable, list[str]] = {}
     for task, certificate in certificates.items():
         backbone, kind = backbone_of(task), kind_of(certificate)
         shared: Hashable | None = (certificate.max_length, kind.per_word)
@@ -55,8 +55,8 @@ def groups(
             shared = seen[spec]
         alone = shared is None or not kind.shares_passes
         key = task if alone else (backbone.precision, certificate.environment.attention, shared)
-        found.setdefault(key, []).append(task)
-    return [part for group in found.values() for part in _parts(group, certificates, max_bytes)]
+        by_key.setdefault(key, []).append(task)
+    return [part for group in by_key.values() for part in _parts(group, certificates, max_bytes)]
 
 
 def _parts(group: Sequence[str], certificates: Mapping[str, Certificate], max_bytes: int) -> Iterator[list[str]]:
@@ -109,6 +109,6 @@ def batches(
     for rows in evaluation_batches(lengths_N, batch_size):
         counts = Counter(task_N[rows].tolist())
         order = sorted(counts, key=lambda task: (kinds[task], counts[task], task))
-        place = {task: position for position, task in enumerate(order)}
-        places = np.array([place[task] for task in task_N[rows].tolist()])
-        yield rows[np.argsort(places, kind="stable")], [(task, counts[task]) for task in order]
+        position_of = {task: position for position, task in enumerate(order)}
+        positions = np.array([position_of[task] for task in task_N[rows].tolist()])
+        yield rows[np.argsort(positions, kind="stable")], [(task, counts[task]) for task in order]

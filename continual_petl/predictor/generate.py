@@ -24,13 +24,13 @@ from continual_petl.streams.batches.loaders import EvaluationLoader
 def check_generates(certificate: Certificate) -> None:
     """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be shown in pieces."""
     if certificate.generation is None:
-        what = (
+        reason = (
             f"is a {certificate.kind} task, which"
             if certificate.options_from is None
             else "chooses among its options, and"
         )
         raise InputError(
-            f"task {certificate.task!r} {what} generates no text; only texts of "
+            f"task {certificate.task!r} {reason} generates no text; only texts of "
             f"{' and '.join(sorted(names_where('generates')))} tasks can be shown while they are generated: use predict"
         )
     if certificate.generation.num_beams > 1:
@@ -90,25 +90,25 @@ class _Closed(Exception):
 
 
 def _pieces(generated: Callable[[Put], bool]) -> Iterator[str]:
-    found: SimpleQueue[str | BaseException | None] = SimpleQueue()
+    queue: SimpleQueue[str | BaseException | None] = SimpleQueue()
     closed = threading.Event()
 
     def put(piece: str) -> None:
         if closed.is_set():
             raise _Closed
-        found.put(piece)
+        queue.put(piece)
 
     def work() -> None:
         try:
             generated(put)
-            found.put(None)
+            queue.put(None)
         except BaseException as error:  # raised again where the pieces are read
-            found.put(error)
+            queue.put(error)
 
     thread = threading.Thread(target=work, name="generate", daemon=True)
     thread.start()
     try:
-        while (piece := found.get()) is not None:
+        while (piece := queue.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             if piece:

@@ -86,8 +86,8 @@ class Predictor:
         self._check_learned([task])
         given = Given(self._models.store, rows, [task])
         rows = given.rows(task)
-        found = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
-        return found[0] if given.one else found
+        predictions = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+        return predictions[0] if given.one else predictions
 
     @torch.no_grad()
     def predict_each(self, rows: Any, tasks: Iterable[str], *, batch_size: int = 32) -> list[Prediction]:
@@ -130,8 +130,8 @@ class Predictor:
         kept = kept_states(self._models, finder, len(listed))
         routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
         tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
-        found = self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
-        predictions = [route.beside(found.get(index)) for index, route in enumerate(routes)]
+        by_index = self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
+        predictions = [route.beside(by_index.get(index)) for index, route in enumerate(routes)]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()
@@ -157,24 +157,28 @@ class Predictor:
         tasks = [tasks] if isinstance(tasks, str) else tasks_in(tasks)
         self._check_learned(tasks)
         given = Given(self._models.store, rows, tasks)
-        found: dict[str, list[Prediction]] = {task: [] for task in tasks}
+        predictions: dict[str, list[Prediction]] = {task: [] for task in tasks}
         for alike in given.alike(tasks) if len(given) else ():
-            found |= self._of_all(given.rows(alike[0]), alike, batch_size)
-        return {task: found[task][0] for task in tasks} if given.one else {task: found[task] for task in tasks}
+            predictions |= self._of_all(given.rows(alike[0]), alike, batch_size)
+        return (
+            {task: predictions[task][0] for task in tasks} if given.one else {task: predictions[task] for task in tasks}
+        )
 
     def _of_all(self, rows: Sequence[Row], tasks: Sequence[str], batch_size: int) -> dict[str, list[Prediction]]:
         """Return the predictions of several tasks for the same rows."""
         store, models, numbers = self._models.store, self._models, range(len(rows))
-        found: dict[str, list[Prediction]] = {}
+        predictions: dict[str, list[Prediction]] = {}
         asked = {task: check_request(rows, numbers, store.certificate(task)) for task in tasks}
-        certificates = {task: each.certificate for task, each in asked.items()}
+        certificates = {task: request.certificate for task, request in asked.items()}
         for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
             if len(group) == 1:
-                found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
+                predictions[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
                 own = [asked[task] for task in group]
-                found |= zip(group, self._all(own, [self._held(each) for each in own], batch_size), strict=True)
-        return found
+                predictions |= zip(
+                    group, self._all(own, [self._held(request) for request in own], batch_size), strict=True
+                )
+        return predictions
 
     @torch.no_grad()
     def resume(
@@ -207,7 +211,7 @@ class Predictor:
         models, backbone = self._models, held[0].backbone
         backbone.model.train(False)
         encoded, numbers = asked[0].encoded(models), asked[0].numbers
-        found: list[dict[int, Prediction]] = [{} for _ in asked]
+        predictions: list[dict[int, Prediction]] = [{} for _ in asked]
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].certificate.kind):
             positions, near = batch["index"].tolist(), list[bool]()
             with oom_reported(_names(asked), batch, f"batch_size (it is {batch_size})"), held[0].attending():
@@ -219,11 +223,11 @@ class Predictor:
                     states_layer=None if below is None else below.layer,
                     decoding=Decoding(tokenizer=models.tokenizer, near_ties=near),
                 )
-            for own, each, outputs in zip(found, asked, outputs_of_tasks, strict=True):
+            for own, request, outputs in zip(predictions, asked, outputs_of_tasks, strict=True):
                 own |= zip(
-                    positions, in_words(outputs, each.certificate, models, encoded, positions, near), strict=True
+                    positions, in_words(outputs, request.certificate, models, encoded, positions, near), strict=True
                 )
-        return [[own[position] for position in range(len(own))] for own in found]
+        return [[own[position] for position in range(len(own))] for own in predictions]
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
         store = self._models.store
@@ -250,15 +254,15 @@ class Predictor:
         """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
         asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
-        certificates = {task: each.certificate for task, each in asked.items()}
-        found: dict[int, Prediction] = {}
+        certificates = {task: request.certificate for task, request in asked.items()}
+        predictions: dict[int, Prediction] = {}
         for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes):
             if len(group) == 1:
                 own = numbers[group[0]]
-                found |= zip(own, self._alone(rows, own, group[0], batch_size, below), strict=True)
+                predictions |= zip(own, self._alone(rows, own, group[0], batch_size, below), strict=True)
             else:
-                found |= self._group([asked[task] for task in group], batch_size, below)
-        return found
+                predictions |= self._group([asked[task] for task in group], batch_size, below)
+        return predictions
 
     def _group(
         self, asked: Sequence[Request], batch_size: int, below: StatesBelow | None = None
@@ -266,16 +270,16 @@ class Predictor:
         """Return the predictions of tasks that share batches."""
         models = self._models
         parts = encode_all(asked, models)
-        held = [self._held(each) for each in asked]
+        held = [self._held(request) for request in asked]
         backbone = held[0].backbone
         backbone.model.train(False)
         kinds: dict[Hashable, int] = {}
         stacks = stacks_of(backbone.model)
-        kind_of_T = [kinds.setdefault(stacks.kind(each.bank), len(kinds)) for each in held]
+        kind_of_T = [kinds.setdefault(stacks.kind(cached.bank), len(kinds)) for cached in held]
         mixed = joined(parts)
         task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         for rows, whose in batches(mixed.lengths, task_N, kind_of_T, batch_size):
             batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].certificate.kind, train=False)
             own, counts = [asked[task] for task, _ in whose], [count for _, count in whose]
@@ -290,12 +294,12 @@ class Predictor:
                     states_layer=None if below is None else below.layer,
                 )
             answers: list[Prediction] = []
-            for (task, _), each, outputs in zip(
+            for (task, _), own_positions, outputs in zip(
                 whose, np.split(positions_N, np.cumsum(counts)[:-1]), outputs_of_tasks, strict=True
             ):
-                answers += in_words(outputs, asked[task].certificate, models, parts[task], each.tolist())
-            found |= zip(numbers, answers, strict=True)
-        return found
+                answers += in_words(outputs, asked[task].certificate, models, parts[task], own_positions.tolist())
+            predictions |= zip(numbers, answers, strict=True)
+        return predictions
 
     def _held(self, asked: Request) -> CachedBank:
         """Return a task's bank, after checking that it is the bank that the rows were prepared for."""
@@ -309,5 +313,5 @@ class Predictor:
 
 
 def _names(asked: Sequence[Request]) -> str:
-    names = [each.certificate.task for each in asked]
+    names = [request.certificate.task for request in asked]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

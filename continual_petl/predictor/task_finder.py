@@ -118,12 +118,12 @@ class TaskFinder:
             known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
             below: where to store the token states of the rows, by encoding and row index; None stores none.
         """
-        found = dict(known or {})
+        states = dict(known or {})
         for encoding, (certificate, _) in self.groups.items():
-            if encoding in found:
+            if encoding in states:
                 continue
             indices = [index for index, row in enumerate(rows) if accepts(row, certificate)]
-            found[encoding] = {}
+            states[encoding] = {}
             if indices:
                 encoded = check_request(rows, indices, certificate).encoded(models, options=False)
                 backbone = models.backbone_of(certificate.task)
@@ -134,10 +134,10 @@ class TaskFinder:
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
                     )
-                found[encoding] = dict(zip(indices, states_NF, strict=True))
+                states[encoding] = dict(zip(indices, states_NF, strict=True))
                 if below is not None and own is not None:
                     below[encoding].states.update({indices[position]: own.states[position] for position in own.states})
-        return found
+        return states
 
     def routes(self, rows: Sequence[Row], states: States) -> list[Route]:
         """Return the task of each row, among the tasks that take rows of its type.
@@ -168,8 +168,8 @@ class TaskFinder:
         best_N = scores_NT.argmax(1)
         gap_N = np.ptp(np.sort(scores_NT, axis=1)[:, -2:], axis=1)  # 0 for a single task
         unknown_N, near_N = np.zeros(len(scores_NT), dtype=bool), np.zeros(len(scores_NT), dtype=bool)
-        for place in np.unique(best_N).tolist():
-            task, indices = router.tasks[place], np.flatnonzero(best_N == place).tolist()
+        for column in np.unique(best_N).tolist():
+            task, indices = router.tasks[column], np.flatnonzero(best_N == column).tolist()
             own, (certificate, _) = states[encodings[task]], self.groups[encodings[task]]
             excess_n, threshold = router.excess(np.stack([own[index] for index in indices]), task)
             unknown_N[indices] = excess_n > 0
@@ -182,7 +182,7 @@ class TaskFinder:
                 task=router.tasks[int(best)],
                 unknown=bool(unknown),
                 near_tie=bool(near),
-                probabilities={router.tasks[place]: float(own_T[place]) for place in order_T if own_T[place] > 0},
+                probabilities={router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0},
             )
             for best, unknown, near, own_T, order_T in zip(
                 best_N, unknown_N, near_N, probability_NT, order_NT.tolist(), strict=True
@@ -229,8 +229,8 @@ def _sums(store: Store, task: str) -> TaskSums:
 def _encoding(certificate: Certificate) -> Encoding:
     kind = "text" if kind_of(certificate).reads_texts else certificate.kind
     chat = None if certificate.chat is None else (certificate.chat.digest, certificate.chat.system)
-    pair, made = certificate.pair or certificate.options_from == "row", certificate.environment
-    return kind, pair, certificate.max_length, certificate.max_target_length, made.precision, made.attention, chat
+    pair, env = certificate.pair or certificate.options_from == "row", certificate.environment
+    return kind, pair, certificate.max_length, certificate.max_target_length, env.precision, env.attention, chat
 
 
 def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:
@@ -251,8 +251,8 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
                 f"task {target!r} was learned with routing: off and stored no routing statistics: give a file with some "
                 "of its rows"
             )
-        found = distances(finder.totals, sums.counts_C, sums.means_CF)
-        return {task: distance for task, distance in found.items() if task != target}
+        by_task = distances(finder.totals, sums.counts_C, sums.means_CF)
+        return {task: distance for task, distance in by_task.items() if task != target}
     rows = Given(models.store, target).unnamed(images=finder.reads_images)
     group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in rows)), None)
     if not rows or group is None:

@@ -113,7 +113,7 @@ def _read(
     backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], start: int
 ) -> tuple[Tensor, Tensor | None]:
     """Return the router's features, ``(B, K * D)`` in float64, and the states ``(B, T, H)`` below layer ``start``."""
-    found: list[Tensor] = []
+    features: list[Tensor] = []
     states: list[Tensor] = []
     last = max(layers)
     matrix_HD = None
@@ -125,7 +125,7 @@ def _read(
         states_BTH = (output[0] if isinstance(output, tuple) else output).double()
         weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
         mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
-        found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
+        features.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
         if number == last > start:
             raise _LastLayerRead
 
@@ -150,4 +150,4 @@ def _read(
         finally:
             for hook in hooks:
                 hook.remove()
-    return torch.cat(found, dim=1), states[0] if states else None
+    return torch.cat(features, dim=1), states[0] if states else None

@@ -82,8 +82,8 @@ class TaskSums:
         weight_CF = self.means_CF @ precision_FF
         own_C = (weight_CF * self.means_CF).sum(1)
         found_NC = ((states_NF @ precision_FF) * states_NF).sum(1)[:, None] - 2 * states_NF @ weight_CF.T + own_C
-        found: Array = np.maximum(found_NC.min(1), 0.0)
-        return found
+        nearest_N: Array = np.maximum(found_NC.min(1), 0.0)
+        return nearest_N
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the statistics as named arrays, as they are stored."""
