@@ -73,25 +73,25 @@ def modified_layers(bank: Bank) -> tuple[int, ...]:
 
     Empty for a probe, a prompt, or a bank that only has its own LayerNorms: there is nothing to leave out.
     """
-    found = {placement.layer.number for placement in bank.placements()}
-    found |= {prefix.layer.number for prefix in bank.prefixes()}
-    found |= {layer for layer in _modified(bank).values() if layer is not None}
-    return tuple(sorted(found))
+    numbers = {placement.layer.number for placement in bank.placements()}
+    numbers |= {prefix.layer.number for prefix in bank.prefixes()}
+    numbers |= {layer for layer in _modified(bank).values() if layer is not None}
+    return tuple(sorted(numbers))
 
 
 def remaining_parts(bank: Bank) -> tuple[str, ...]:
     """Describe the parts, besides the head, that remain even if all layers are left out; most banks have none."""
-    found = []
+    parts = []
     prompt = bank.prompt()
     if prompt is not None:
-        found.append(f"a prompt of {len(prompt)} vectors in front of the input")
+        parts.append(f"a prompt of {len(prompt)} vectors in front of the input")
     if _norms(bank):
-        found.append("its own LayerNorms")
+        parts.append("its own LayerNorms")
     outside = [name for name, layer in _modified(bank).items() if layer is None]
     if outside:
         more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
-        found.append(f"its own version of parameters outside the layers ({', '.join(outside[:_NAMED])}{more})")
-    return tuple(found)
+        parts.append(f"its own version of parameters outside the layers ({', '.join(outside[:_NAMED])}{more})")
+    return tuple(parts)
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:

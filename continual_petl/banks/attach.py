@@ -75,17 +75,17 @@ def one_pass(model: PreTrainedModel, parts: Parts, inputs: Mapping[str, Tensor],
         base: see `run`.
     """
     sites, length = parts.sites, parts.num_prompt_vectors
-    given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
+    arguments: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
     target: nn.Module = _without_head(model, sites) if base else model
     strip = sites.base if base else ""
     if sites.anatomy.output_head != "none":
         # A single pass over complete texts never reads a cache.
-        given.setdefault("use_cache", False)
+        arguments.setdefault("use_cache", False)
     own = {n.removeprefix(strip): t for n, t in parts.own.items() if n.startswith(strip)}
     if base:
         # T5's head is a sibling of its encoder and decoder: T5 has no separate base model.
         own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
-    output = functional_call(target, own, (), given, tie_weights=parts.tied) if own else target(**given)
+    output = functional_call(target, own, (), arguments, tie_weights=parts.tied) if own else target(**arguments)
     return without_prompt(sites, output, length) if length else output
 
 
@@ -101,11 +101,11 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
     with reserved(model), torch.no_grad():
         parts = Parts.of(bank, model)
         length, substitutes = parts.num_prompt_vectors, {f"model.{name}": own for name, own in parts.own.items()}
-        given: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
+        arguments: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
         target = _Generate(model)
-        given |= dict(settings)
+        arguments |= dict(settings)
         with _attached(model, parts):
-            ids: Tensor = functional_call(target, substitutes, (), given) if substitutes else target(**given)
+            ids: Tensor = functional_call(target, substitutes, (), arguments) if substitutes else target(**arguments)
         return ids
 
 

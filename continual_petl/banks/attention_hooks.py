@@ -98,9 +98,9 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return the eager attention defined in the modeling file of the module's family."""
     for cls in type(module).__mro__:
-        found = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
-        if found is not None:
-            function: Callable[..., tuple[Tensor, Tensor | None]] = found
+        candidate = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
+        if candidate is not None:
+            function: Callable[..., tuple[Tensor, Tensor | None]] = candidate
             return function
     raise TypeError(f"{type(module).__name__}: its model family defines no eager_attention_forward")
 
@@ -165,8 +165,8 @@ def _mask(implementation: str) -> Callable[..., Tensor | None]:
         # If the causal mask were omitted, the kernel would assume as many keys as queries, but a prefix adds keys.
         if "allow_is_causal_skip" in rest:
             rest["allow_is_causal_skip"] = False
-        made: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)
-        return made
+        attention_mask: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)
+        return attention_mask
 
     return mask
 

@@ -146,8 +146,8 @@ class Bank(nn.Module):
 
     def prompt(self) -> Tensor | None:
         """Return the prompt (L, W), or None."""
-        found = (form.prompt(group) for _, form, group in self._groups())
-        return next((prompt for prompt in found if prompt is not None), None)
+        prompts = (form.prompt(group) for _, form, group in self._groups())
+        return next((prompt for prompt in prompts if prompt is not None), None)
 
     def is_folded(self) -> bool:
         """Return whether every prefix and prompt consists of plain vectors rather than a network that computes them.
@@ -169,17 +169,19 @@ class Bank(nn.Module):
 
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the bank's versions of backbone parameters by name, in the backbone's dtype."""
-        differences = [found for _, form, group in self._groups() if (found := form.differences(group))]
+        differences = [
+            group_differences for _, form, group in self._groups() if (group_differences := form.differences(group))
+        ]
         if not self.own and not differences:
             return {}
-        found = {}
+        substitutes = {}
         for name, own in self.own.items():
             dotted = name.replace("/", ".")
-            found[dotted] = own.to(model.get_parameter(dotted).dtype)
-        for name, difference in (item for each in differences for item in each.items()):
+            substitutes[dotted] = own.to(model.get_parameter(dotted).dtype)
+        for name, difference in (item for by_name in differences for item in by_name.items()):
             base = model.get_parameter(name)
-            found[name] = (base.to(difference.dtype) + difference).to(base.dtype)
-        return found
+            substitutes[name] = (base.to(difference.dtype) + difference).to(base.dtype)
+        return substitutes
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every parameter and buffer to be stored, by name, detached, head included."""

@@ -37,10 +37,10 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
             return False
         return "weights" in kinds or ("bias" in kinds and name.endswith("bias"))
 
-    found = [name for name, _ in model.named_parameters() if wanted(name)]
-    if "bias" in kinds and not any(name.endswith("bias") for name in found):
+    names = [name for name, _ in model.named_parameters() if wanted(name)]
+    if "bias" in kinds and not any(name.endswith("bias") for name in names):
         raise InputError(
             f"bank: bitfit trains biases, but family {sites.anatomy.family!r} has none in this layer range: choose another "
             "preset, such as layernorm."
         )
-    return found
+    return names

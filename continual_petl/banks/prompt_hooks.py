@@ -45,9 +45,9 @@ def without_prompt(sites: Sites, output: Any, length: int) -> Any:
 
 def prompt_hooks(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
     """Insert a prompt, or one prompt per row (B, L, W), until the handles are removed."""
-    place = sites.anatomy.prompt
-    assert place is not None, "checked when the bank was built"
-    if place.norm is not None:
+    prompt = sites.anatomy.prompt
+    assert prompt is not None, "checked when the bank was built"
+    if prompt.norm is not None:
         return _before_norm(model, sites, prompt_LW)
     return _before_stack(model, sites, prompt_LW)
 
@@ -66,14 +66,14 @@ def _in_front(prompt_LW: Tensor, states_BTW: Tensor) -> Tensor:
 
 
 def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
-    place = sites.anatomy.prompt
-    assert place is not None
-    assert place.norm is not None
+    prompt = sites.anatomy.prompt
+    assert prompt is not None
+    assert prompt.norm is not None
 
     def insert(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (_in_front(prompt_LW, args[0]), *args[1:])
 
-    handles = [model.get_submodule(sites.base + place.norm).register_forward_pre_hook(insert)]
+    handles = [model.get_submodule(sites.base + prompt.norm).register_forward_pre_hook(insert)]
     if sites.anatomy.pooler is not None:
         pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
         if pooler is not None:
@@ -85,39 +85,41 @@ def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Remo
 
 
 def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
-    place = sites.anatomy.prompt
-    assert place is not None
-    assert place.stack is not None
-    stack: Any = model.get_submodule((sites.base + place.stack).rstrip("."))
+    prompt = sites.anatomy.prompt
+    assert prompt is not None
+    assert prompt.stack is not None
+    stack: Any = model.get_submodule((sites.base + prompt.stack).rstrip("."))
     signature = inspect.signature(stack.forward)
     length = prompt_LW.shape[-2]
     inserted: list[bool] = []
 
     def insert(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Inputs]:
-        given = dict(signature.bind(*args, **kwargs).arguments)
-        given |= given.pop("kwargs", {})
-        cache: Any = given.get("past_key_values")
+        arguments = dict(signature.bind(*args, **kwargs).arguments)
+        arguments |= arguments.pop("kwargs", {})
+        cache: Any = arguments.get("past_key_values")
         first = cache is None or cache.get_seq_length() == 0
         inserted[:] = [first]
-        if _is_decoder(sites) and given.get("attention_mask") is not None:
-            given["attention_mask"] = _widened(given["attention_mask"], length)
+        if _is_decoder(sites) and arguments.get("attention_mask") is not None:
+            arguments["attention_mask"] = _widened(arguments["attention_mask"], length)
         if first:
-            embeds = given.pop("inputs_embeds", None)
-            ids = given.pop("input_ids", None)
+            embeds = arguments.pop("inputs_embeds", None)
+            ids = arguments.pop("input_ids", None)
             embeds = stack.get_input_embeddings()(ids) if embeds is None else embeds
-            given["inputs_embeds"] = _in_front(prompt_LW, embeds)
+            arguments["inputs_embeds"] = _in_front(prompt_LW, embeds)
             if "position_ids" in signature.parameters:
-                given["position_ids"] = _positions(given.get("position_ids"), embeds, length)
-        elif "position_ids" in signature.parameters and given.get("position_ids") is None:
+                arguments["position_ids"] = _positions(arguments.get("position_ids"), embeds, length)
+        elif "position_ids" in signature.parameters and arguments.get("position_ids") is None:
             # The cache length includes the prompt; positions do not.
-            width = (given["input_ids"] if given.get("input_ids") is not None else given["inputs_embeds"]).shape[1]
+            width = (
+                arguments["input_ids"] if arguments.get("input_ids") is not None else arguments["inputs_embeds"]
+            ).shape[1]
             start = cache.get_seq_length() - length
-            given["position_ids"] = torch.arange(start, start + width, device=prompt_LW.device).unsqueeze(0)
-        return (), given
+            arguments["position_ids"] = torch.arange(start, start + width, device=prompt_LW.device).unsqueeze(0)
+        return (), arguments
 
     handles = [stack.register_forward_pre_hook(insert, with_kwargs=True)]
-    if place.positions is not None:
-        positions = model.get_submodule(sites.base + place.positions)
+    if prompt.positions is not None:
+        positions = model.get_submodule(sites.base + prompt.positions)
 
         def skip(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             return (args[0][:, length:], *args[1:]) if inserted[-1] else args
@@ -130,9 +132,9 @@ def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Rem
     return handles
 
 
-def _positions(given: Tensor | None, embeds_BTW: Tensor, length: int) -> Tensor:
+def _positions(position_ids: Tensor | None, embeds_BTW: Tensor, length: int) -> Tensor:
     """Return the positions of the text, preceded by negative positions for the prompt."""
-    if given is None:
-        given = torch.arange(embeds_BTW.shape[1], device=embeds_BTW.device).unsqueeze(0)
-    before = torch.arange(-length, 0, device=given.device).expand(given.shape[0], -1)
-    return torch.cat([before, given], dim=1)
+    if position_ids is None:
+        position_ids = torch.arange(embeds_BTW.shape[1], device=embeds_BTW.device).unsqueeze(0)
+    before = torch.arange(-length, 0, device=position_ids.device).expand(position_ids.shape[0], -1)
+    return torch.cat([before, position_ids], dim=1)

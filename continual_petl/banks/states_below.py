@@ -139,10 +139,10 @@ def why_not_start(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Ten
             states_BTD = states_below(model, sites, inputs, layer)
             whole = _run(model, sites, inputs)
             with starting_at(model, sites, layer, states_BTD):
-                found = _run(model, sites, inputs)
+                resumed = _run(model, sites, inputs)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         return " ".join(str(error).split())
-    if not torch.equal(whole.last_hidden_state, found.last_hidden_state):
+    if not torch.equal(whole.last_hidden_state, resumed.last_hidden_state):
         return "the model's later layers read more from the earlier ones than token states"
     return None
 
@@ -154,14 +154,14 @@ def _layers(model: PreTrainedModel, sites: Sites, layer: int) -> list[nn.Module]
         )
     if not 1 <= layer <= sites.num_layers:
         raise ValueError(f"layer {layer}: a pass can only start at layers 1 to {sites.num_layers}")
-    return [model.get_submodule(place.path) for place in sites.layers]
+    return [model.get_submodule(site.path) for site in sites.layers]
 
 
 def _run(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor]) -> Any:
-    given: dict[str, Any] = dict(inputs)
+    arguments: dict[str, Any] = dict(inputs)
     if sites.anatomy.output_head != "none":
-        given.setdefault("use_cache", False)
-    return model.base_model(**given)
+        arguments.setdefault("use_cache", False)
+    return model.base_model(**arguments)
 
 
 def _through(model: nn.Module) -> Forward:
@@ -200,10 +200,10 @@ def _as_returned(model: nn.Module, states_BTD: Tensor) -> Any:
 
 
 def _check(found_BTD: Tensor, given_BTD: Tensor) -> None:
-    for what in ("shape", "dtype", "device"):
-        found, given = getattr(found_BTD, what), getattr(given_BTD, what)
-        if found != given:
+    for attribute in ("shape", "dtype", "device"):
+        expected, got = getattr(found_BTD, attribute), getattr(given_BTD, attribute)
+        if expected != got:
             raise ValueError(
-                f"got states of {what} {given}, but this pass has {what} {found} at that layer: do the states belong to "
-                "these rows and this model?"
+                f"got states of {attribute} {got}, but this pass has {attribute} {expected} at that layer: do the "
+                "states belong to these rows and this model?"
             )

@@ -190,12 +190,12 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
         own = [key for key in _SIZES if key == modification.config.size]
         # If only one form has a size, all three names mean that size.
         mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
-        given = [key for key in mine if key in options]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} set the same size: give only one of them")
-        if given:
-            changed["bottleneck"] = options[given[0]]
-            names += given
+        sizes = [key for key in mine if key in options]
+        if len(sizes) > 1:
+            raise ValueError(f"{' and '.join(sizes)} set the same size: give only one of them")
+        if sizes:
+            changed["bottleneck"] = options[sizes[0]]
+            names += sizes
     # Options that have no effect after these changes are treated as not given.
     whole = modification.model_dump() | changed
     idle = use & modification.config.idle(whole["reparametrise"], whole["init"])

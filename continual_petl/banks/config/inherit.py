@@ -42,15 +42,15 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         parent = named_parents(choices[visited[-1]].start_from)[0]
         if parent in visited:
             raise InputError(starts_from_itself(task, [*visited, parent]))
-        found = learned(parent)
-        if found is None and parent not in choices:
+        parent_spec = learned(parent)
+        if parent_spec is None and parent not in choices:
             raise InputError(unknown_parent(visited[-1], parent, choices))
         visited.append(parent)
-        if found is None and (choices[parent].fuse is not None or not choices[parent].inherits):
-            found = resolve_bank(parent, choices, learned)
-        if found is not None:
+        if parent_spec is None and (choices[parent].fuse is not None or not choices[parent].inherits):
+            parent_spec = resolve_bank(parent, choices, learned)
+        if parent_spec is not None:
             own = {"start_from": choices[task].start_from, "scope": "task"}
-            return BankSpec.checked(found.model_dump() | own)
+            return BankSpec.checked(parent_spec.model_dump() | own)
 
 
 def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> BankSpec:
@@ -89,9 +89,9 @@ def _differences(one: BankSpec, other: BankSpec) -> str:
     if len(one.modifications) != len(other.modifications):
         return f"the number of modifications ({len(one.modifications)} and {len(other.modifications)})"
     pairs = [*zip(one.modifications, other.modifications, strict=True)]
-    found = [(name, getattr(a, name), getattr(b, name)) for a, b in pairs for name in type(a).model_fields]
-    found.append(("layers", one.layers, other.layers))
-    return ", ".join(f"{name} ({a} and {b})" for name, a, b in dict.fromkeys(found) if a != b)
+    values = [(name, getattr(a, name), getattr(b, name)) for a, b in pairs for name in type(a).model_fields]
+    values.append(("layers", one.layers, other.layers))
+    return ", ".join(f"{name} ({a} and {b})" for name, a, b in dict.fromkeys(values) if a != b)
 
 
 def starts_from_itself(task: str, visited: Iterable[str]) -> str:

@@ -150,11 +150,13 @@ class Modification(UserSpec):
         if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in self.config.rows):
             found = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
             rows = "; ".join(map(str, nearest(self.form, self.modifies, self.insertion, self.composition)))
-            raise ValueError(f"no method has {found}: the nearest are {rows}; docs/methods.md lists all {len(LEGAL)}")
+            raise ValueError(
+                f"no method has {combination}: the nearest are {rows}; docs/methods.md lists all {len(LEGAL)}"
+            )
         sized = "bottleneck" in self.options
         if (self.bottleneck is None) == sized:
-            what = "needs a bottleneck size" if sized else "takes no bottleneck"
-            raise ValueError(f"form {self.form} {what}, got {self.bottleneck}")
+            fault = "needs a bottleneck size" if sized else "takes no bottleneck"
+            raise ValueError(f"form {self.form} {fault}, got {self.bottleneck}")
         for name in type(self).model_fields:
             idle = name not in _DIMENSIONS and name not in self.options
             if idle and getattr(self, name) != default_of(name, self.form):
@@ -251,9 +253,9 @@ class BankSpec(UserSpec):
         """Return why banks like this one cannot be averaged; None if they can."""
         if self.fuse:
             return ITSELF_FUSED
-        other = next((m.form for m in self.modifications if not m.config.averages), None)
-        if other is not None:
-            return f"only bottleneck and low-rank forms can be averaged, and this bank has the form {other}"
+        form = next((m.form for m in self.modifications if not m.config.averages), None)
+        if form is not None:
+            return f"only bottleneck and low-rank forms can be averaged, and this bank has the form {form}"
         return None if self.modifications else "this bank has no modifications that could be averaged"
 
     @property
@@ -267,8 +269,8 @@ class BankSpec(UserSpec):
             return (
                 "it has its own LayerNorms (layernorms: own), and only the changes that adapters make can be combined"
             )
-        other = [m.form for m in self.modifications if not m.config.fuses]
-        return f"its form is {other[0]}" if other else None if self.modifications else "it modifies nothing"
+        forms = [m.form for m in self.modifications if not m.config.fuses]
+        return f"its form is {forms[0]}" if forms else None if self.modifications else "it modifies nothing"
 
     @property
     def num_prompt_vectors(self) -> int:

@@ -106,8 +106,8 @@ def _ends_in_scale(module: nn.Module, weight: Tensor) -> bool:
     bias = getattr(module, "bias", None)
     plain = {"weight": torch.ones_like(weight)} | ({} if bias is None else {"bias": torch.zeros_like(bias)})
     whole = {"weight": own} | ({} if bias is None else {"bias": more})
-    bare, wanted = (functional_call(module, given, (x,)) for given in (plain, whole))
-    made = bare * own if bias is None else bare * own + more
+    bare, expected = (functional_call(module, parameters, (x,)) for parameters in (plain, whole))
+    computed = bare * own if bias is None else bare * own + more
     # The module itself may multiply and add in one step, which rounds only once.
     loose = 1e-5 if weight.dtype == torch.float32 else 5e-2
-    return made.shape == wanted.shape and bool(torch.allclose(made, wanted, atol=loose, rtol=loose))
+    return computed.shape == expected.shape and bool(torch.allclose(computed, expected, atol=loose, rtol=loose))

@@ -114,16 +114,16 @@ class _Group:
 
     def placements(self) -> list[Placement]:
         """Return placements that act only on the group's rows, in the order of `in_order`."""
-        found = self.first.placements()
+        placements = self.first.placements()
         if self.layout.num_banks > 1:
-            found = [
+            placements = [
                 placement
                 for number, modification in self._modifications
                 for placement in form_of(modification).placements(
                     modification, self.first.layers, self._batched(number)
                 )
             ]
-        return [replace(placement, delta=OnRows(placement.delta, self.layout)) for placement in in_order(found)]
+        return [replace(placement, delta=OnRows(placement.delta, self.layout)) for placement in in_order(placements)]
 
     def prefixes(self) -> list[PrefixPlacement]:
         """Return the learned keys and values (N, L, K) of every attention module that has any."""
@@ -150,13 +150,13 @@ class _Group:
 def _groups(
     model: nn.Module, banks: Sequence[Bank], counts: Sequence[int], stacks: StackCache, held: ExitStack
 ) -> list[_Group]:
-    total, device, start, found = sum(counts), next(model.parameters()).device, 0, []
+    total, device, start, groups = sum(counts), next(model.parameters()).device, 0, []
     for _, same in groupby(zip(banks, counts, strict=True), lambda pair: stacks.kind(pair[0])):
         members, numbers = zip(*same, strict=True)
         layout = Layout(start, numbers, total, device)
-        found.append(_Group(members, layout, held.enter_context(stacks.stack(members))))
+        groups.append(_Group(members, layout, held.enter_context(stacks.stack(members))))
         start = layout.rows.stop
-    return found
+    return groups
 
 
 def _parts(model: nn.Module, groups: Sequence[_Group]) -> Parts:
@@ -177,7 +177,7 @@ def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
     """Return the banks' own parameters (B, D) for all rows; rows whose bank lacks a parameter get the backbone's."""
     parts = [group.own() for group in groups]
     names = {name for part in parts for name in part}
-    found = {}
+    parameters = {}
     for name, parameter in model.named_parameters() if names else ():
         if name in names:
             base = parameter.detach()
@@ -185,8 +185,8 @@ def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
                 part[name].to(base.dtype) if name in part else base.expand(group.layout.num_rows, *base.shape)
                 for part, group in zip(parts, groups, strict=True)
             ]
-            found[name] = rows[0] if len(rows) == 1 else torch.cat(rows)
-    return found
+            parameters[name] = rows[0] if len(rows) == 1 else torch.cat(rows)
+    return parameters
 
 
 def _neutral(name: str, row_BD: Tensor) -> Tensor:

@@ -72,8 +72,8 @@ class StackCache:
         """Return ``look(bank)``, computed once per bank."""
         if bank not in self._values:
             self._values[bank] = compute(bank)
-        found: _T = self._values[bank]
-        return found
+        value: _T = self._values[bank]
+        return value
 
     def kind(self, bank: Bank) -> Hashable:
         """Return a key shared by the banks that fit into one stack: same computation, same sites, same tensor layout."""
@@ -99,23 +99,23 @@ class StackCache:
     def _find(self, entries: Sequence[BankState]) -> BankStack:
         kind, key = entries[0].kind, tuple(entry.serial for entry in entries)
         mine = self._kept.setdefault(kind, [])
-        found = next((stack for stack in mine if stack.key == key), None)
-        if found is None:
+        stack = next((stack for stack in mine if stack.key == key), None)
+        if stack is None:
             # Reusing memory is several times faster than allocating new memory, since the system zeroes new memory.
             idle = [stack for stack in mine if not stack.num_users and len(key) <= stack.capacity and len(key) > 1]
             full = self.num_bytes > self.max_bytes / 2
-            found = (
+            stack = (
                 idle[0]
                 if full and idle
                 else BankStack(entries[0].tensors, -(-len(key) // _STEP) * _STEP if len(key) > 1 else 1)
             )
-            found.fill(entries)
-        if found in mine:
-            mine.remove(found)
-        mine.append(found)
+            stack.fill(entries)
+        if stack in mine:
+            mine.remove(stack)
+        mine.append(stack)
         self._kept.move_to_end(kind)
-        self._drop(found)
-        return found
+        self._drop(stack)
+        return stack
 
     def clear(self) -> None:
         """Drop all cached stacks."""
@@ -152,10 +152,10 @@ class StackCache:
                     if not name.startswith("head."):
                         tensors[name] = tensor
                         owners.append((module._parameters, name.rpartition(".")[2], tensor))
-            what = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
+            operations = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
             # Tensors on different devices or of different dtypes cannot share a stack.
             alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
-            entry = BankState(tensors, owners, _version(tensors), next(_serials), (what, alike))
+            entry = BankState(tensors, owners, _version(tensors), next(_serials), (operations, alike))
             self._entries[bank] = entry
         return entry
 
