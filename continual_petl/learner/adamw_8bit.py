@@ -102,7 +102,7 @@ def _together(parts: Mapping[str, Tensor], fresh: Any) -> Any:
         fresh: the moment of the same parameter before its first step.
     """
     expected = _apart(fresh) if all(hasattr(fresh, name) for name in _PARTS) else {}
-    forms = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} for found in (parts, expected)]
+    forms = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} for tensors in (parts, expected)]
     if forms[0] != forms[1] or not torch.equal(parts["qmap"].cpu(), expected["qmap"].cpu()):
         raise ValueError("a moment of the optimizer does not have the form in which torchao stores it")
     for name, tensor in expected.items():

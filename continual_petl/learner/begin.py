@@ -85,7 +85,7 @@ def _check_in_memory(plans: Mapping[str, TaskPlan], plan: TaskPlan, name: str, k
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:
     """Refuse a backbone that differs from the stream's settings."""
     asked, precision = spec.backbone, spec.merged_training(task).precision
-    wanted: dict[str, tuple[object, object]] = {
+    settings: dict[str, tuple[object, object]] = {
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
         "revision": (backbone.revision, asked.revision),
         "remote_code": (backbone.remote_code, asked.remote_code),
@@ -93,7 +93,7 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
         "precision": (backbone.precision, backbone.precision if precision == "auto" else precision),
         "attention": (backbone.attention, backbone.attention if asked.attention == "auto" else asked.attention),
     }
-    wrong = [f"{key} {has!r}, not {wants!r}" for key, (has, wants) in wanted.items() if has != wants]
+    wrong = [f"{key} {has!r}, not {wants!r}" for key, (has, wants) in settings.items() if has != wants]
     if asked.max_length is not None and asked.max_length > backbone.max_length:
         wrong.append(f"max_length {backbone.max_length}, less than {asked.max_length}")
     if wrong:

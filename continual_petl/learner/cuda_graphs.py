@@ -207,8 +207,8 @@ class _Replay(torch.autograd.Function):
 
 def _scaled(gradients: Sequence[Tensor | None], scale: Tensor) -> list[Tensor | None]:
     """Return scaled copies of gradients: the graph overwrites the originals."""
-    made = iter(torch._foreach_mul([gradient for gradient in gradients if gradient is not None], scale))
-    return [None if gradient is None else next(made) for gradient in gradients]
+    scaled = iter(torch._foreach_mul([gradient for gradient in gradients if gradient is not None], scale))
+    return [None if gradient is None else next(scaled) for gradient in gradients]
 
 
 def check_graphs(plan: TaskPlan, device: torch.device, num_processes: int) -> None:

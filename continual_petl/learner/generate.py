@@ -91,8 +91,8 @@ def generate(own: TaskBank, batch: dict[str, Tensor], decoding: Decoding) -> lis
     if not continues:
         settings["decoder_start_token_id"] = start_token(backbone)
     # The output starts with the decoder's input: the start token, or the whole source.
-    given = batch["input_ids"].shape[1] if continues else 1
-    processors = _processors(spec, given)
+    prompt_length = batch["input_ids"].shape[1] if continues else 1
+    processors = _processors(spec, prompt_length)
     sampler = Sampler(spec, own.plan.seed, batch["input_ids"], batch["attention_mask"]) if spec.do_sample else None
     ties: NearTies | None = None
     if near_ties is not None and spec.num_beams == 1:
@@ -103,14 +103,14 @@ def generate(own: TaskBank, batch: dict[str, Tensor], decoding: Decoding) -> lis
     stops: Stops | None = None
     if spec.stop:
         assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
-        stops = Stops(tokenizer, spec.stop, given)
+        stops = Stops(tokenizer, spec.stop, prompt_length)
         settings["stopping_criteria"] = [stops]
     pieces: Pieces | None = None
     if decoding.put is not None:
         assert not isinstance(tokenizer, Ends), "pieces of text need a full tokenizer"
         settings["streamer"] = pieces = Pieces(tokenizer, end, spec.stop, decoding.put)
     ids_BW: Tensor = attach.generate(backbone.model, own.bank, backbone_inputs(backbone, batch), settings)
-    generated = ids_BW[:, given:].tolist()
+    generated = ids_BW[:, prompt_length:].tolist()
     rows = [_up_to(row, end) for row in generated]
     if stops is not None:
         rows = [stops.cut(row) for row in rows]
@@ -125,13 +125,13 @@ def generate(own: TaskBank, batch: dict[str, Tensor], decoding: Decoding) -> lis
     return rows
 
 
-def _processors(spec: GenerationSpec, given: int) -> list[LogitsProcessor]:
-    """Return the processors of repetitions; ``given`` is the number of tokens before the generated text."""
+def _processors(spec: GenerationSpec, prompt_length: int) -> list[LogitsProcessor]:
+    """Return the processors of repetitions; ``prompt_length`` is the number of tokens before the generated text."""
     processors: list[LogitsProcessor] = []
     if spec.repetition_penalty != 1.0:
-        processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
+        processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), prompt_length))
     if spec.no_repeat_ngram_size:
-        processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), given))
+        processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), prompt_length))
     return processors
 
 

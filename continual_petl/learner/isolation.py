@@ -35,13 +35,13 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
     ids = [id(parameter) for parameter in held]
     missing = [name for name, p in bank.named_parameters() if p.requires_grad and id(p) not in ids]
     if missing or len(ids) != len(mine):
-        what = (
+        fault = (
             f"lacks {len(missing)} of them (the first is {missing[0]})"
             if missing
             else "holds some of them more than once"
         )
         raise IsolationError(
-            f"task {task!r}: the bank has {len(mine)} trainable parameters, and the optimizer {what}; give it all of "
+            f"task {task!r}: the bank has {len(mine)} trainable parameters, and the optimizer {fault}; give it all of "
             "learner.active_bank.parameters(), each once."
         )
 

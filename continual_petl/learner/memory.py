@@ -57,9 +57,9 @@ def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
 
     @functools.wraps(step)
     def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        given = next((value for value in (*args, *kwargs.values()) if isinstance(value, dict)), None)
-        if given is not None:
-            self.last_batch = given
+        batch = next((value for value in (*args, *kwargs.values()) if isinstance(value, dict)), None)
+        if batch is not None:
+            self.last_batch = batch
         with oom_reported(self.plan.name, self.last_batch, _lower(self.plan, training=self.training)):
             return step(self, *args, **kwargs)
 
@@ -94,5 +94,5 @@ def _size(batch: Mapping[str, Any]) -> str:
     targets = batch.get("labels")
     width = longest if targets is None or targets.dim() < 2 or several else targets.shape[1]
     more = f", targets up to {width}" if width != longest else ""
-    each = f" x {several[0]} sequences" if several else ""
-    return f"{rows} rows{each} x {longest} tokens (the longest row{more})"
+    sequences = f" x {several[0]} sequences" if several else ""
+    return f"{rows} rows{sequences} x {longest} tokens (the longest row{more})"

@@ -39,8 +39,8 @@ def count(
         assert tokenizer is not None
         assert texts is not None
         assert own.plan.generation is not None
-        found = decode(tokenizer, outputs, own.plan.generation.stop)
-        metrics.update(found, list(texts.references), sources=texts.sources)
+        generated = decode(tokenizer, outputs, own.plan.generation.stop)
+        metrics.update(generated, list(texts.references), sources=texts.sources)
     elif texts is not None:
         metrics.update(own.kind.extracted(outputs.cpu(), texts), list(texts.references))
     else:

@@ -29,14 +29,14 @@ def check_packing(task: str, backbone: Backbone) -> None:
         ids = torch.tensor([[*before, 5, 6, 7]], device=model.device) % model.config.vocab_size
         position_ids = torch.tensor([positions], device=model.device)
         output = model.base_model(input_ids=ids, position_ids=position_ids, use_cache=False)
-        found: Tensor = output.last_hidden_state[:, len(before) :]
-        return found
+        own_states: Tensor = output.last_hidden_state[:, len(before) :]
+        return own_states
 
     try:
         with locked(model):
-            packed, other = (states(before, [0, 1, 0, 1, 2]) for before in ([1, 2], [3, 4]))
+            packed, repacked = (states(before, [0, 1, 0, 1, 2]) for before in ([1, 2], [3, 4]))
             alone = states([], [0, 1, 2])
-        apart = torch.equal(packed, other) and bool((packed - alone).norm() <= _ROUNDING * alone.norm())
+        apart = torch.equal(packed, repacked) and bool((packed - alone).norm() <= _ROUNDING * alone.norm())
     except TypeError:  # a model that takes no positions
         apart = False
     if not apart:

@@ -138,17 +138,19 @@ def _all(banks: Sequence[TaskBank], batch: Batch, rows_at_once: int) -> list[Ten
     for number, own in enumerate(banks):
         layer = lowest_layer(own.bank)
         by_layer.setdefault(layer if _can_start(own, layer, batch) else 0, []).append(number)
-    found: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
     for layer, numbers in by_layer.items():
-        given = {name: tensor for name, tensor in batch.items() if name != STATES}
+        tensors = {name: tensor for name, tensor in batch.items() if name != STATES}
         if layer and len(numbers) > 1:
             inputs = reading_inputs(backbone, batch)
-            given[STATES] = states_below(backbone.model, backbone.sites, inputs, layer)
+            tensors[STATES] = states_below(backbone.model, backbone.sites, inputs, layer)
         for chunk in _chunks(banks, numbers, max(1, rows_at_once // num_rows)):
-            again = given if len(chunk) == 1 else {n: torch.cat([tensor] * len(chunk)) for n, tensor in given.items()}
+            again = (
+                tensors if len(chunk) == 1 else {n: torch.cat([tensor] * len(chunk)) for n, tensor in tensors.items()}
+            )
             own_banks = [banks[number] for number in chunk]
-            found |= zip(chunk, respond(own_banks, again, counts=[num_rows] * len(chunk)), strict=True)
-    return [found[number] for number in range(len(banks))]
+            outputs |= zip(chunk, respond(own_banks, again, counts=[num_rows] * len(chunk)), strict=True)
+    return [outputs[number] for number in range(len(banks))]
 
 
 def _chunks(banks: Sequence[TaskBank], numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
@@ -203,17 +205,17 @@ def _option_scores(own: TaskBank, batch: Batch) -> Tensor:
     num_options = len(options) if characters_KB is None else len(characters_KB)
     keys = [name for name in batch if name not in ("index", "labels", "option_characters", STATES)]
     scores = []
-    for place, parts in enumerate(zip(*(batch[name].chunk(num_options) for name in keys), strict=True)):
-        given = dict(zip(keys, parts, strict=True))
-        given["labels"] = given.pop("targets")
-        found_BW = token_log_probabilities(head, _outputs(own, given), given["labels"])
+    for index, parts in enumerate(zip(*(batch[name].chunk(num_options) for name in keys), strict=True)):
+        option_batch = dict(zip(keys, parts, strict=True))
+        option_batch["labels"] = option_batch.pop("targets")
+        found_BW = token_log_probabilities(head, _outputs(own, option_batch), option_batch["labels"])
         divisor: Tensor | int = 1
         if own.plan.normalise == "tokens":
-            divisor = (given["labels"] != IGNORED).sum(1)
+            divisor = (option_batch["labels"] != IGNORED).sum(1)
         elif own.plan.normalise == "characters":
-            divisor = len(options[place]) if characters_KB is None else characters_KB[place].clamp(min=1)
+            divisor = len(options[index]) if characters_KB is None else characters_KB[index].clamp(min=1)
         scores_B = found_BW.sum(1) / divisor
         if characters_KB is not None:
-            scores_B = scores_B.masked_fill(characters_KB[place] == 0, -torch.inf)
+            scores_B = scores_B.masked_fill(characters_KB[index] == 0, -torch.inf)
         scores.append(scores_B)
     return torch.stack(scores, dim=1)

@@ -59,7 +59,9 @@ class Sampler(LogitsProcessor):
         for warper in self._warpers:
             scores_BV = warper(input_ids, scores_BV)
         width = scores_BV.shape[-1]
-        noise_BV = torch.stack([-torch.empty(width).exponential_(generator=each).log() for each in self._generators])
+        noise_BV = torch.stack(
+            [-torch.empty(width).exponential_(generator=generator).log() for generator in self._generators]
+        )
         self._noise = noise_BV.to(scores_BV.device)
         return scores_BV + self._noise
 
@@ -101,7 +103,7 @@ def kept(scores_BV: Tensor, rounding_B1: Tensor, top_k: int, top_p: float) -> tu
         # Sums over the tokens before each place; a token's own place counts those that are higher even after rounding (few),
         # or may be (many).
         surely_BP, perhaps_BP = (
-            torch.nn.functional.pad((weight_BV * each).cumsum(-1), (1, 0)) for each in (surely_BV, perhaps_BV)
+            torch.nn.functional.pad((weight_BV * mask_BV).cumsum(-1), (1, 0)) for mask_BV in (surely_BV, perhaps_BV)
         )
         few_BV = torch.searchsorted(-sorted_BV, -(sorted_BV + rounding_B1))
         many_BV = torch.searchsorted(-sorted_BV, -(sorted_BV - rounding_B1), right=True)
@@ -144,7 +146,7 @@ class Stops(StoppingCriteria):
 
     def _ends(self, ids: list[int]) -> bool:
         text = self._tokenizer.decode(ids[-self._looked_at :], skip_special_tokens=True)
-        return any(each in text for each in self._stop)
+        return any(string in text for string in self._stop)
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
@@ -154,4 +156,4 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
         >>> before_stop("42. Because", [".", "Because"])
         '42'
     """
-    return text[: min((place for each in stop if (place := text.find(each)) >= 0), default=len(text))]
+    return text[: min((position for string in stop if (position := text.find(string)) >= 0), default=len(text))]

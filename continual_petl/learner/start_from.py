@@ -27,9 +27,9 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
             "once a task is learned, so training cannot continue. Start from a bank that is stored in the form it was "
             "trained in (reparametrise: none), or remove start_from."
         )
-    mine, other = (build_bank(each, backbone).body() for each in (plan, parent))
-    for name in sorted(mine.keys() | other.keys()):
-        here, there = (tuple(body[name].shape) if name in body else None for body in (mine, other))
+    mine, theirs = (build_bank(task_plan, backbone).body() for task_plan in (plan, parent))
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = (tuple(body[name].shape) if name in body else None for body in (mine, theirs))
         if here != there:
             has, had = ("no such tensor" if shape is None else f"shape {shape}" for shape in (here, there))
             raise InputError(

@@ -87,5 +87,5 @@ class Pieces(BaseStreamer):
         if tokenizer.clean_up_tokenization_spaces:
             text = text[:-_CLEANED]
         text = before_stop(text.rstrip("\ufffd"), self._stop)
-        begun = (size for each in self._stop for size in range(1, len(each)) if text.endswith(each[:size]))
+        begun = (size for string in self._stop for size in range(1, len(string)) if text.endswith(string[:size]))
         return text[: len(text) - max(begun, default=0)].strip()

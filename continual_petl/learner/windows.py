@@ -110,9 +110,9 @@ def _batch_weights(loader: TrainLoader, weights_N: NDArray[np.float64]) -> NDArr
     """Return the weights of the batches of the loader's epoch, ``(S, P)``; 0 for repeated ones."""
     batches = [np.concatenate(batch) if isinstance(batch, list) else batch for batch in loader.batches(loader.epoch)]
     starts = np.cumsum([0, *map(len, batches[:-1])])
-    found = np.zeros(len(loader) * loader.world_size)
-    found[: len(batches)] = np.add.reduceat(weights_N[np.concatenate(batches)], starts)
-    return found.reshape(len(loader), loader.world_size)
+    batch_weights = np.zeros(len(loader) * loader.world_size)
+    batch_weights[: len(batches)] = np.add.reduceat(weights_N[np.concatenate(batches)], starts)
+    return batch_weights.reshape(len(loader), loader.world_size)
 
 
 def _parts(weights_SP: NDArray[np.float64], every: int, rank: int) -> list[Part]:
@@ -123,4 +123,4 @@ def _parts(weights_SP: NDArray[np.float64], every: int, rank: int) -> list[Part]
     totals = np.add.reduceat(weights_SP.sum(1), np.arange(0, num_batches, every))
     own, total = weights_SP[:, rank], np.repeat(totals, every)[:num_batches]
     factors = np.divide(own * (every * num_processes), total, out=np.zeros(num_batches), where=total > 0)
-    return [Part(*each) for each in zip(own.tolist(), factors.tolist(), strict=True)]
+    return [Part(*values) for values in zip(own.tolist(), factors.tolist(), strict=True)]
