@@ -67,19 +67,19 @@ def ablate_task(
     """
     certificate, held = _opened(session, task, split)
     modified = modified_layers(held.bank)
-    wanted = chosen_spans(spans, held.bank.sites.num_layers)
-    removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in wanted}
+    chosen = chosen_spans(spans, held.bank.sites.num_layers)
+    removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in chosen}
     # The full bank is measured here too, so that rounding on another machine does not count as an effect of the removal.
     views = dict.fromkeys([frozenset[int](), *removed.values()])
-    found: dict[frozenset[int], SplitScores] = {}
+    measured: dict[frozenset[int], SplitScores] = {}
     rows = _rows(session, certificate, split)
     with held.attending() as backbone:
         for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
-            found[layers] = scores
+            measured[layers] = scores
             if progress is not None:
                 progress(number, len(views))
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    whole, metric, sites = found[frozenset()], certificate.metric, held.bank.sites
+    whole, metric, sites = measured[frozenset()], certificate.metric, held.bank.sites
     return Ablation(
         task=task,
         metric=metric,
@@ -91,7 +91,7 @@ def ablate_task(
         stays=remaining_parts(held.bank),
         full=whole.scores.get(metric),
         scores=whole.scores,
-        cells=tuple(_cell(span, found[removed[span]], metric, whole.scores.get(metric)) for span in wanted),
+        cells=tuple(_cell(span, measured[removed[span]], metric, whole.scores.get(metric)) for span in chosen),
         notices=_notices(certificate, split, whole, certificate.environment.differences(now)),
     )
 
@@ -110,21 +110,21 @@ def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
         return list(combinations_with_replacement(range(num_layers), 2))
     if spans == "single":
         return [(number, number) for number in range(num_layers)]
-    given = [spans] if isinstance(spans, str) else list(spans)
-    if not given:
+    listed = [spans] if isinstance(spans, str) else list(spans)
+    if not listed:
         raise InputError("spans: the list is empty; give all, single, or spans such as 0-3")
-    return sorted({_span(each, num_layers) for each in given})
+    return sorted({_span(span, num_layers) for span in listed})
 
 
-def _span(given: Span | str, num_layers: int) -> Span:
-    if isinstance(given, str):
-        match = _SPAN.fullmatch(given)
+def _span(span: Span | str, num_layers: int) -> Span:
+    if isinstance(span, str):
+        match = _SPAN.fullmatch(span)
         ends = None if match is None else (int(match[1]), int(match[2] or match[1]))
     else:
-        ends = given if len(given) == 2 and all(type(end) is int for end in given) else None
+        ends = span if len(span) == 2 and all(type(end) is int for end in span) else None
     if ends is None or not 0 <= ends[0] <= ends[1] < num_layers:
         raise InputError(
-            f"spans: {given!r} is not a valid span of layers: write all, single, FIRST-LAST (both removed, FIRST not above "
+            f"spans: {span!r} is not a valid span of layers: write all, single, FIRST-LAST (both removed, FIRST not above "
             f"LAST) or one number; this backbone has layers 0 to {num_layers - 1}"
         )
     return ends
@@ -152,14 +152,14 @@ def _opened(session: Session, task: str, split: str) -> tuple[Certificate, Cache
 
 
 def _rows(session: Session, certificate: Certificate, split: Literal["validation", "test"]) -> TokenisedRows:
-    found = certified_rows(session, certificate.task, session.split, split)
-    if isinstance(found, str):
+    checked = certified_rows(session, certificate.task, session.split, split)
+    if isinstance(checked, str):
         raise InputError(
-            f"task {certificate.task!r}: {found.rstrip('.')}. An ablation predicts them again and compares the "
+            f"task {certificate.task!r}: {checked.rstrip('.')}. An ablation predicts them again and compares the "
             f"scores: restore "
             "the rows."
         )
-    return found.rows
+    return checked.rows
 
 
 def _measured(
@@ -173,10 +173,10 @@ def _measured(
         learner.evict(held.plan.name)
 
 
-def _cell(span: Span, found: SplitScores, metric: str, full: float | None) -> AblatedSpan:
-    score = found.scores.get(metric)
+def _cell(span: Span, split_scores: SplitScores, metric: str, full: float | None) -> AblatedSpan:
+    score = split_scores.scores.get(metric)
     return AblatedSpan(
-        first=span[0], last=span[1], score=score, relative=relative_change(score, full), scores=found.scores
+        first=span[0], last=span[1], score=score, relative=relative_change(score, full), scores=split_scores.scores
     )
 
 

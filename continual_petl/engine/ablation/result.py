@@ -109,10 +109,10 @@ class Ablation(StrictModel):
 
     def __getitem__(self, span: tuple[int, int]) -> AblatedSpan:
         """Return the cell for a first and a last layer, or raise `KeyError` if it was not measured."""
-        found = next((cell for cell in self.cells if (cell.first, cell.last) == span), None)
-        if found is None:
+        cell = next((cell for cell in self.cells if (cell.first, cell.last) == span), None)
+        if cell is None:
             raise KeyError(f"layers {span[0]} to {span[1]} were not removed in this ablation")
-        return found
+        return cell
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; `from_json` restores the object."""

@@ -17,10 +17,10 @@ _STRONG, _SLIGHT = -0.1, -0.01
 
 def headline(ablation: Ablation) -> str:
     """Describe the numbers in the table."""
-    what = f"{ablation.split} {ablation.metric}"
+    metric = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
-        return f"Change in {what}, in % of the full bank's {ablation.full:.4f}, without layers FIRST to LAST"
-    return f"{what[0].upper()}{what[1:]} without layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
+        return f"Change in {metric}, in % of the full bank's {ablation.full:.4f}, without layers FIRST to LAST"
+    return f"{metric[0].upper()}{metric[1:]} without layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
 
 
 def remarks(ablation: Ablation) -> list[str]:
@@ -60,20 +60,20 @@ def left_off(ablation: Ablation) -> list[str]:
 
 
 def _heat_map(ablation: Ablation) -> WholeTable:
-    made = WholeTable(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column(Text("from\\to"))
+    heat_map = WholeTable(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    heat_map.add_column(Text("from\\to"))
     for last in range(ablation.layers):
-        made.add_column(str(last), justify="right")
+        heat_map.add_column(str(last), justify="right")
     for first in range(ablation.layers):
         cells = [ablation[first, last] if last >= first else None for last in range(ablation.layers)]
-        made.add_row(str(first), *(Text("") if cell is None else _cell(ablation, cell) for cell in cells))
-    return made
+        heat_map.add_row(str(first), *(Text("") if cell is None else _cell(ablation, cell) for cell in cells))
+    return heat_map
 
 
 def _listing(ablation: Ablation) -> WholeTable:
-    made = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    listing = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for header in ("FIRST to LAST", printable(ablation.metric), "change in %"):
-        made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
+        listing.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
     shown = ablation.cells
     if len(shown) > MAX_LISTED:
         # Undefined scores are listed first, as the largest changes.
@@ -82,8 +82,8 @@ def _listing(ablation: Ablation) -> WholeTable:
     for cell in shown:
         span = str(cell.first) if cell.first == cell.last else f"{cell.first} to {cell.last}"
         change = Text("n/a") if cell.relative is None else _cell(ablation, cell)
-        made.add_row(span, _number(cell.score), change)
-    return made
+        listing.add_row(span, _number(cell.score), change)
+    return listing
 
 
 def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:

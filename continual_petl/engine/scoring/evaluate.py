@@ -83,13 +83,13 @@ def outputs_of(
         with quiet(), staying(learner, learner.model.device):
             trainer = predicting_trainer(arguments, folder)
             batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
-    found: list[Any] = [None] * len(rows)
+    row_outputs: list[Any] = [None] * len(rows)
     for outputs, index in batches:
         for row, number in zip(outputs if isinstance(outputs, list) else outputs.cpu(), index.tolist(), strict=True):
-            found[number] = row if rows.first_piece is None else row[rows.places_of_words(number)]
+            row_outputs[number] = row if rows.first_piece is None else row[rows.places_of_words(number)]
     if rows.option_texts is not None:
-        return list(pad_sequence(found, batch_first=True, padding_value=-torch.inf))
-    return found
+        return list(pad_sequence(row_outputs, batch_first=True, padding_value=-torch.inf))
+    return row_outputs
 
 
 @torch.inference_mode()
@@ -189,12 +189,12 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     plan, head = learner.plan, head_of(learner.active_bank)
     if plan.generation is not None:
         assert learner.tokenizer is not None
-        places = _spaced(len(rows), MAX_TEXTS)
-        texts = decode(learner.tokenizer, [found[place] for place in places], plan.generation.stop)
+        indices = _spaced(len(rows), MAX_TEXTS)
+        texts = decode(learner.tokenizer, [found[index] for index in indices], plan.generation.stop)
         return Samples(
             texts=tuple(
-                Sample(row=place, text=clipped(text), reference=_reference(rows, place) if references else None)
-                for place, text in zip(places, texts, strict=True)
+                Sample(row=index, text=clipped(text), reference=_reference(rows, index) if references else None)
+                for index, text in zip(indices, texts, strict=True)
             )
         )
     kind = kind_of(plan)
@@ -217,22 +217,22 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
 
 def _spaced(count: int, limit: int) -> list[int]:
     """Return up to ``limit`` evenly spaced positions."""
-    return [place * count // min(count, limit) for place in range(min(count, limit))]
+    return [index * count // min(count, limit) for index in range(min(count, limit))]
 
 
 def _confusion(labels_N: Tensor, predicted_N: Tensor, num_labels: int) -> Confusion:
     counts = torch.bincount(labels_N * num_labels + predicted_N, minlength=num_labels**2)
-    places = counts.nonzero().squeeze(-1)
-    order = places[counts[places].argsort(descending=True, stable=True)]
+    indices = counts.nonzero().squeeze(-1)
+    order = indices[counts[indices].argsort(descending=True, stable=True)]
     kept = sorted(order[:MAX_CELLS].tolist())
-    cells = tuple((place // num_labels, place % num_labels, int(counts[place])) for place in kept)
+    cells = tuple((index // num_labels, index % num_labels, int(counts[index])) for index in kept)
     return Confusion(cells=cells, others=int(counts[order[MAX_CELLS:]].sum()))
 
 
 def _points(labels_N: Tensor, predicted_N: Tensor) -> Points:
-    places = _spaced(len(labels_N), MAX_POINTS)
-    predicted = [number if math.isfinite(number) else None for number in predicted_N[places].tolist()]
-    return Points(pairs=tuple(zip(labels_N[places].tolist(), predicted, strict=True)))
+    indices = _spaced(len(labels_N), MAX_POINTS)
+    predicted = [number if math.isfinite(number) else None for number in predicted_N[indices].tolist()]
+    return Points(pairs=tuple(zip(labels_N[indices].tolist(), predicted, strict=True)))
 
 
 def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
@@ -241,8 +241,8 @@ def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
     return PerLabel(counts=tuple(zip(*counted, strict=True)))
 
 
-def _reference(rows: TokenisedRows, place: int) -> str | None:
-    return None if rows.texts is None else clipped(rows.texts.references[place])
+def _reference(rows: TokenisedRows, index: int) -> str | None:
+    return None if rows.texts is None else clipped(rows.texts.references[index])
 
 
 def clipped(text: str) -> str:
@@ -322,25 +322,25 @@ def check_rows(session: Session, task: str) -> RowsCheck:
         others = {key: value for key, value in certified.scores.items() if key != certificate.metric}
         certified = certified.model_copy(update={"scores": others})
     with predicting(models, task, as_committed=True) as (learner, backbone):
-        found = evaluate(
+        measured = evaluate(
             learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder, own_metric=not unscored
         )
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     differs = certificate.environment.differences(now)
-    if found == certified or (differs and _close(found.scores, certified.scores)):
+    if measured == certified or (differs and _close(measured.scores, certified.scores)):
         return RowsCheck(unscored, split=name)
     metric = certificate.metric
     cause = "how it is measured: the Trainer's arguments, the library or the function that computes the scores"
     message = (
-        f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"
-        if found.scores != certified.scores
+        f"task {task!r}: its {name} rows now score {measured.scores}, but {certified.scores} were certified"
+        if measured.scores != certified.scores
         else f"task {task!r}: some predictions for its {name} rows differ from those certified, although all scores are equal"
     )
     return RowsCheck(
         (
             Finding(
                 message=message,
-                found=found.scores.get(metric),
+                found=measured.scores.get(metric),
                 certified=certified.scores.get(metric),
                 cause=f"the differences in the environment: {'; '.join(differs)}" if differs else cause,
             ),

@@ -130,9 +130,9 @@ def _not_measured_again(gone: dict[str, str]) -> str:
     first, why = next(iter(gone.items()))
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
-    each = [f"for {task!r}, {why.rstrip('.')}" for task, why in gone.items()]
-    more = [f"and so on for {len(each) - _NAMED} more tasks"] if len(each) > _NAMED else []
-    return f"{named_tasks([*gone])} were not measured again: {'; '.join(each[:_NAMED] + more)}."
+    reasons = [f"for {task!r}, {why.rstrip('.')}" for task, why in gone.items()]
+    more = [f"and so on for {len(reasons) - _NAMED} more tasks"] if len(reasons) > _NAMED else []
+    return f"{named_tasks([*gone])} were not measured again: {'; '.join(reasons[:_NAMED] + more)}."
 
 
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:

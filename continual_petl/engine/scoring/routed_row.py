@@ -115,7 +115,7 @@ def _cell(session: Session, finder: TaskFinder, certificate: Certificate, rows: 
         index=session.store.link(certificate.task).index,
         split=certificate.counted_split,
         num_examples=len(routes),
-        chosen=dict(sorted(chosen.items(), key=lambda each: (-each[1], each[0]))),
+        chosen=dict(sorted(chosen.items(), key=lambda item: (-item[1], item[0]))),
         unknown=known.count(False),
         correct=None if right is None else sum(right),
         correct_own=None if right is None else sum(map(all, zip(right, own, strict=True))),
@@ -126,13 +126,13 @@ def _cell(session: Session, finder: TaskFinder, certificate: Certificate, rows: 
 def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
     """Return, for each row, whether its prediction without a named task is right as the stream's protocol defines it."""
     if not evaluated_by_label(session.spec.protocol):
-        return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
-    found, astray = list(named), [index for index, here in enumerate(own) if not here]
+        return [here and value == label for here, value, label in zip(own, named, rows.labels, strict=True)]
+    values, astray = list(named), [index for index, here in enumerate(own) if not here]
     if astray:
         inputs, tasks = [rows.rows[index] for index in astray], [routes[index].task for index in astray]
-        for index, each in zip(astray, Predictor(session.models).predict_each(inputs, tasks), strict=True):
-            found[index] = each.value
-    return [value == label for value, label in zip(found, rows.labels, strict=True)]
+        for index, prediction in zip(astray, Predictor(session.models).predict_each(inputs, tasks), strict=True):
+            values[index] = prediction.value
+    return [value == label for value, label in zip(values, rows.labels, strict=True)]
 
 
 def _low(cell: RoutedCell) -> list[str]:

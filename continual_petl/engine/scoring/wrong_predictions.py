@@ -57,7 +57,7 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
         outputs = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
     if kind_of(certificate).per_word:
         assert certificate.labels is not None
-        places, all_wrong = _wrong_tags(checked, rows, outputs, certificate.labels, limit)
+        wrong_rows, all_wrong = _wrong_tags(checked, rows, outputs, certificate.labels, limit)
     else:
         outputs_NC, kind = torch.stack(outputs).cpu(), kind_of(certificate)
         if kind.extracts:
@@ -67,7 +67,7 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
         shown = order[:limit]
         predicted = in_words(outputs_NC[shown], certificate, models, rows, shown)
-        places = {n: _row(checked, n, each, certificate) for n, each in zip(shown, predicted, strict=True)}
+        wrong_rows = {n: _row(checked, n, words, certificate) for n, words in zip(shown, predicted, strict=True)}
         all_wrong = len(order)
     keys = kind_of(certificate).row_columns(pair=certificate.pair, options=certificate.options_from == "row")
     columns = checked.task.columns.read_by(certificate.kind)
@@ -75,7 +75,7 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
         task=task,
         split=certificate.counted_split,
         columns=tuple(str(columns.get(key, columns.get("messages"))) for key in keys),
-        rows=tuple(places.values()),
+        rows=tuple(wrong_rows.values()),
         num_wrong=all_wrong,
         num_rows=len(checked),
         by_error=kind_of(certificate).has_numbers,
@@ -94,7 +94,7 @@ def _wrong_texts(kind: Kind, outputs_NC: Tensor, rows: TokenisedRows) -> Tensor:
     """Return whether each row's extracted text is wrong, ``(N,)``: 0 or 1."""
     assert rows.texts is not None
     pairs = zip(kind.extracted(outputs_NC, rows.texts), rows.texts.references, strict=True)
-    return torch.tensor([float(not kind.is_right(found, references)) for found, references in pairs])
+    return torch.tensor([float(not kind.is_right(answer, references)) for answer, references in pairs])
 
 
 def _row(checked: Checked, number: int, prediction: Prediction, certificate: Certificate) -> WrongRow:
@@ -113,25 +113,25 @@ def _row(checked: Checked, number: int, prediction: Prediction, certificate: Cer
 
 
 def _wrong_tags(
-    checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
+    checked: Checked, rows: TokenisedRows, outputs: list[Tensor], labels: tuple[str, ...], limit: int
 ) -> tuple[dict[int, WrongRow], int]:
     """Return the first rows with a wrong tag, and the total number of rows with one; truncated words have no tag."""
-    places: dict[int, WrongRow] = {}
+    wrong_rows: dict[int, WrongRow] = {}
     count = 0
-    for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):
+    for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), outputs, strict=True)):
         wrong = (true != given_tags.cpu()).nonzero().flatten().tolist()
         count += bool(wrong)
-        if wrong and len(places) < limit:
+        if wrong and len(wrong_rows) < limit:
             words = checked.inputs[number]
             correct, predicted = (
                 clipped(", ".join(f"{words[at]}: {labels[int(tags[at])]}" for at in wrong))
                 for tags in (true, given_tags)
             )
-            given = _given(checked, number)
-            places[number] = WrongRow(
-                row=number + 1, given=given, correct=correct, predicted=predicted, probability=None
+            inputs = _given(checked, number)
+            wrong_rows[number] = WrongRow(
+                row=number + 1, given=inputs, correct=correct, predicted=predicted, probability=None
             )
-    return places, count
+    return wrong_rows, count
 
 
 def _given(checked: Checked, number: int) -> tuple[str, ...]:

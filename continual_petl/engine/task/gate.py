@@ -45,18 +45,18 @@ def pass_gate(
         ForgettingError: if anything has changed.
     """
     store, models = session.store, session.models
-    given = [callback for callback in callbacks if isinstance(callback, NoForgetting)] or [NoForgetting()]
-    policy: Policy = max((each.policy for each in given), key=get_args(Policy).index)
+    gates = [callback for callback in callbacks if isinstance(callback, NoForgetting)] or [NoForgetting()]
+    policy: Policy = max((gate.policy for gate in gates), key=get_args(Policy).index)
     if problems := store.problems():
         raise ForgettingError(" ".join(problems))
     index = store.tasks.index(task)
     earlier = [link.task for link in store.links()[:index] if not link.shared]
-    chosen = set(earlier) if policy == "full" else rotating(earlier, index, max(each.limit for each in given))
+    chosen = set(earlier) if policy == "full" else rotating(earlier, index, max(gate.limit for gate in gates))
     in_memory = models.learner(models.backbone_of(task).precision).plans
     if policy == "probe":
         chosen |= in_memory.keys()
     checks, num_full = list[TaskCheck](), 0
-    for name in (each for each in earlier if each in chosen):
+    for name in (learned for learned in earlier if learned in chosen):
         # None if this run has no backbone in the task's precision; `Run.verify` loads one.
         backbone = models.backbones.get(store.certificate(name).environment.precision)
         check = row.checks.get(name) or check_task(store, name, backbone, probe=policy != "digests")

@@ -95,8 +95,8 @@ class LearningCurve(FitCurve):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
-        found = {name.removeprefix("val/"): float(v) for name, v in trainer.callback_metrics.items() if "val/" in name}
-        scores = {name: value for name, value in found.items() if math.isfinite(value)}
+        logged = {name.removeprefix("val/"): float(v) for name, v in trainer.callback_metrics.items() if "val/" in name}
+        scores = {name: value for name, value in logged.items() if math.isfinite(value)}
         self._scores.append({"step": trainer.global_step, "epoch": trainer.current_epoch + 1, "scores": scores})
         self._write_so_far(trainer)
 

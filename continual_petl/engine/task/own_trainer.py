@@ -132,12 +132,12 @@ def _check_new(session: Session, data: TaskDataModule, fit: Fit) -> None:
     problems = Problems()
     problems.found += protocol_problems(session, {name: data.data.labels}, [name])
     problems.raise_all()
-    for other, digest in fit.parents.items():
-        if not store.has(other) or store.certificate(other).digest != digest:
-            has = "has another one" if store.has(other) else "does not have it"
+    for parent, digest in fit.parents.items():
+        if not store.has(parent) or store.certificate(parent).digest != digest:
+            has = "has another one" if store.has(parent) else "does not have it"
             raise InputError(
-                f"task {name!r}: its bank starts from or reads the bank of {other!r} as it was in memory, but the run "
-                f"{store.folder} {has}: commit {other!r} before learner.begin(stream, {name!r})."
+                f"task {name!r}: its bank starts from or reads the bank of {parent!r} as it was in memory, but the run "
+                f"{store.folder} {has}: commit {parent!r} before learner.begin(stream, {name!r})."
             )
 
 

@@ -104,7 +104,7 @@ def check_share(run: TaskRun) -> None:
 def _saved(folder: Path) -> dict[str, str]:
     """Return the digests of the settings that a task began with, by name; none if it did not begin."""
     saved = read_plan(folder / "plan.json")
-    return {name: each for name, each in saved.items() if each not in _NO_VALUE or name.startswith("trainer.")}
+    return {name: digest for name, digest in saved.items() if digest not in _NO_VALUE or name.startswith("trainer.")}
 
 
 def _deciding(run: TaskRun, cache: StateCache | None) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _deciding(run: TaskRun, cache: StateCache | None) -> dict[str, str]:
         "training.prefix_cache_bytes": None,
         "the shared bank": shared_digest(session, plan),
         **_starts_from(session, plan),
-        "the banks it reads": [each.model_dump(mode="json") for each in banks_read(session, plan)],
+        "the banks it reads": [bank.model_dump(mode="json") for bank in banks_read(session, plan)],
         # Versions without this key averaged the mean losses of the batches of a step.
         "how batches share a step": "one mean" if shares_steps else None,
         "data": dict(run.data.digests),

@@ -199,9 +199,9 @@ def _within_budget(
 
 
 def _notice(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
-    what = " and ".join(f"{size / 1e6:.1f} MB for the {split} split" for split, size in sizes.items())
+    summary = " and ".join(f"{size / 1e6:.1f} MB for the {split} split" for split, size in sizes.items())
     return (
-        f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned: {what} "
+        f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned: {summary} "
         "(training.prefix_cache)."
     )
 
@@ -248,8 +248,8 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
         )
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
         with oom_reported(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
-            given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
-            states_BTD = states_below(backbone.model, backbone.sites, given, layer)
+            inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
+            states_BTD = states_below(backbone.model, backbone.sites, inputs, layer)
         write(index_B, states_BTD)
 
 

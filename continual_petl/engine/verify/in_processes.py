@@ -101,21 +101,21 @@ def check_in_processes(
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}
     todo, done = deque(chunks), SimpleQueue[tuple[int, list[TaskCheck] | None]]()
-    found: dict[int, list[TaskCheck]] = {}
+    by_chunk: dict[int, list[TaskCheck]] = {}
     helpers: list[_Helper] = []
     began = time.monotonic()
     try:
-        while len(found) < len(chunks):
+        while len(by_chunk) < len(chunks):
             number = _next(todo)
             if number is not None:
-                found[number] = [checker.check(task, in_chain=whole) for task, whole in chunks[number]]
-            while not done.empty() or (number is None and len(found) < len(chunks)):
-                other, checks = done.get()
+                by_chunk[number] = [checker.check(task, in_chain=whole) for task, whole in chunks[number]]
+            while not done.empty() or (number is None and len(by_chunk) < len(chunks)):
+                chunk, checks = done.get()
                 if checks is None:
-                    todo.append(other)
+                    todo.append(chunk)
                     break
-                found[other] = checks
-            num_checked = sum(map(len, found.values()))
+                by_chunk[chunk] = checks
+            num_checked = sum(map(len, by_chunk.values()))
             progress(num_checked, len(tasks))
             rest = (time.monotonic() - began) / num_checked * (len(tasks) - num_checked) if num_checked else 0.0
             if (
@@ -134,7 +134,7 @@ def check_in_processes(
         for helper in helpers:
             helper.join()
     checker.other_seed |= any(helper.other_seed for helper in helpers)
-    return [check for number in chunks for check in found[number]]
+    return [check for number in chunks for check in by_chunk[number]]
 
 
 def _check_jobs(jobs: int | None) -> None:

@@ -73,7 +73,7 @@ def _num_banks(store: Store) -> int:
 def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Iterator[TaskCheck]:
     """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
     pinned, wrong = survey.pinned()
-    wrong = [_of_stream(session, checker, survey, each) if each.task == "(stream.yaml)" else each for each in wrong]
+    wrong = [_of_stream(session, checker, survey, check) if check.task == "(stream.yaml)" else check for check in wrong]
     yield from survey.with_seed(wrong, session.spec.seed, differs=checker.other_seed)
     backbone, spec = checker.any_backbone, session.spec.backbone
     if pinned is not None and backbone is not None:
@@ -84,15 +84,15 @@ def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Itera
 def _of_stream(session: Session, checker: Checker, survey: Inspection, check: TaskCheck) -> TaskCheck:
     """Add to a failed check of stream.yaml how the file differs from the certificates."""
     spec, tasks = session.spec, [link.task for link in survey.links]
-    found = []
+    differences = []
     with suppress(InputError, StoreError):
         if other_seeds(checker.store, spec.seed, tasks):
-            found.append(OTHER_SEED.format(spec.seed))
-        if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
-            found.append(f"learned, but not named in it: {known_names(unnamed)}")
+            differences.append(OTHER_SEED.format(spec.seed))
+        if unnamed := [task for task in tasks if task not in {named.name for named in spec.tasks}]:
+            differences.append(f"learned, but not named in it: {known_names(unnamed)}")
         differ = {task: keys for task, keys in settings_that_differ(session).items() if keys != ["seed"]}
-        found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
-    differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
+        differences += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
+    differs = f"Compared with the certificates: {'; '.join(differences) or 'nothing differs'}"
     return replace(check, findings=tuple(finding.also(differs) for finding in check.findings))
 
 

@@ -115,7 +115,7 @@ def _costs(facts: RunFacts) -> Table:
         rows.append(
             [
                 TableCell(text=task.name, sort=index, opens=index),
-                *(TableCell(text=f"{number:,}", sort=number, kind="number") for number in numbers),
+                *(TableCell(text=f"{value:,}", sort=value, kind="number") for value in numbers),
                 TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
                 TableCell(text=megabytes(size), sort=size, kind="number"),
             ]
