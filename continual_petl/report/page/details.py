@@ -38,7 +38,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
         packed: whether the details are compressed, which pays off for many tasks, since their details have much in common.
     """
     line = first_line(tasks, first, page)
-    all_details = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
+    all_details = (_details(task.opened(), index) for index, task in enumerate(tasks, first))
     if not packed:
         return f"{line}continualPetlTask({next(all_details)});\n"
     content = ",".join(f"[{details}]" for details in all_details)
