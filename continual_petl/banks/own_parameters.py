@@ -24,7 +24,7 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
     norms = {path for layer in layers for path in sites.norms(layer)} if spec.layernorms == "own" else set()
     numbers = {layer.number for layer in layers}
 
-    def wanted(name: str) -> bool:
+    def is_own(name: str) -> bool:
         if name.rpartition(".")[0] in norms:
             return True
         if name.startswith("lm_head.") and reads != "logits":
@@ -37,7 +37,7 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
             return False
         return "weights" in kinds or ("bias" in kinds and name.endswith("bias"))
 
-    names = [name for name, _ in model.named_parameters() if wanted(name)]
+    names = [name for name, _ in model.named_parameters() if is_own(name)]
     if "bias" in kinds and not any(name.endswith("bias") for name in names):
         raise InputError(
             f"bank: bitfit trains biases, but family {sites.anatomy.family!r} has none in this layer range: choose another "
