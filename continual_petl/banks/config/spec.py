@@ -148,7 +148,7 @@ class Modification(UserSpec):
     @model_validator(mode="after")
     def _legal(self) -> Modification:
         if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in self.config.rows):
-            found = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
+            combination = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
             rows = "; ".join(map(str, nearest(self.form, self.modifies, self.insertion, self.composition)))
             raise ValueError(
                 f"no method has {combination}: the nearest are {rows}; docs/methods.md lists all {len(LEGAL)}"
