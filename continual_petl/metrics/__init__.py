@@ -5,17 +5,12 @@ measured; the result has the type of the arguments, and its value is the same fo
 Every published variant has its own name; no variant replaces a missing score with a number.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Protocol
-
 from continual_petl.metrics.accuracy import (
     acc,
     average_accuracy_tri,
     average_incremental_accuracy,
     learning_accuracy,
 )
-from continual_petl.metrics.arrays import Scores
 from continual_petl.metrics.backward import (
     bwt_gem,
     bwt_gem_code,
@@ -35,49 +30,11 @@ from continual_petl.metrics.forward import (
     intransigence,
     intransigence_mean,
 )
+from continual_petl.metrics.registry import registered
 
-
-class MatrixMetric(Protocol):
-    """A metric of the result matrix alone."""
-
-    def __call__(self, R_TT: Scores, /) -> Scores: ...
-
-
-class ReferenceMetric(Protocol):
-    """A metric of the result matrix and one reference score per task."""
-
-    def __call__(self, R_TT: Scores, reference_T: Scores, /) -> Scores: ...
-
-
-MATRIX_METRICS: Mapping[str, MatrixMetric] = MappingProxyType(
-    {
-        function.__name__: function
-        for function in (
-            acc,
-            learning_accuracy,
-            average_accuracy_tri,
-            average_incremental_accuracy,
-            bwt_gem,
-            bwt_gem_code,
-            bwt_tri,
-            bwt_plus,
-            rem,
-            forgetting_max,
-            forgetting_max_all_rows,
-            forgetting_first,
-            fwt_tri,
-        )
-    }
-)
-"""The metrics that need only the result matrix, by name."""
-
-REFERENCE_METRICS: Mapping[str, ReferenceMetric] = MappingProxyType(
-    {
-        function.__name__: function
-        for function in (fwt_gem, fwt_gem_code, fwt_plasticity, intransigence, intransigence_mean)
-    }
-)
-"""The metrics that compare the result matrix with one reference score per task, by name."""
+MATRIX_METRICS, REFERENCE_METRICS = registered()
+"""The metrics of this package by name: those that need only the result matrix, and those that compare it with one reference
+score per task."""
 
 __all__ = [
     "MATRIX_METRICS",

@@ -13,8 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from continual_petl.metrics.arrays import Scores, like, matrix, mean
+from continual_petl.metrics.registry import matrix_metric
 
 
+@matrix_metric
 def acc(R_TT: Scores) -> Scores:
     """Average final score: ``ACC = 1/T sum_i R[T, i]`` (GEM).
 
@@ -35,6 +37,7 @@ def acc(R_TT: Scores) -> Scores:
     return like(R_TT, mean(matrix(R_TT)[-1]))
 
 
+@matrix_metric
 def learning_accuracy(R_TT: Scores) -> Scores:
     """Average score just after learning: ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
 
@@ -57,6 +60,7 @@ def learning_accuracy(R_TT: Scores) -> Scores:
     return like(R_TT, mean(matrix(R_TT).diagonal()))
 
 
+@matrix_metric
 def average_accuracy_tri(R_TT: Scores) -> Scores:
     """Average score over the whole run: ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
 
@@ -78,6 +82,7 @@ def average_accuracy_tri(R_TT: Scores) -> Scores:
     return like(R_TT, mean(scores_TT[np.tril_indices_from(scores_TT)]))
 
 
+@matrix_metric
 def average_incremental_accuracy(R_TT: Scores) -> Scores:
     """Mean over all steps of the average score so far: ``1/T sum_i (1/i sum_{j<=i} R[i, j])`` (iCaRL).
 

@@ -24,8 +24,10 @@ import math
 import numpy as np
 
 from continual_petl.metrics.arrays import Array, Scores, like, matrix, mean
+from continual_petl.metrics.registry import matrix_metric
 
 
+@matrix_metric
 def bwt_gem(R_TT: Scores) -> Scores:
     """Backward transfer: ``1/(T-1) sum_{i<T} (R[T, i] - R[i, i])`` (GEM paper).
 
@@ -47,6 +49,7 @@ def bwt_gem(R_TT: Scores) -> Scores:
     return like(R_TT, change_of_earlier(scores_TT[-1], scores_TT.diagonal()))
 
 
+@matrix_metric
 def bwt_gem_code(R_TT: Scores) -> Scores:
     """Backward transfer divided by T, as in GEM's and SAPT's code: ``1/T sum_{i<T} (R[T, i] - R[i, i])``.
 
@@ -69,6 +72,7 @@ def bwt_gem_code(R_TT: Scores) -> Scores:
     return like(R_TT, float(bwt_gem(R_TT)) * ((len(R_TT) - 1) / len(R_TT)))
 
 
+@matrix_metric
 def bwt_tri(R_TT: Scores) -> Scores:
     """Backward transfer over the whole run: ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
 
@@ -91,6 +95,7 @@ def bwt_tri(R_TT: Scores) -> Scores:
     return like(R_TT, mean(scores_TT[rows, columns] - scores_TT[columns, columns]))
 
 
+@matrix_metric
 def bwt_plus(R_TT: Scores) -> Scores:
     """Positive backward transfer: ``BWT+ = max(bwt_tri, 0)`` (Diaz-Rodriguez).
 
@@ -111,6 +116,7 @@ def bwt_plus(R_TT: Scores) -> Scores:
     return like(R_TT, float(bwt_tri(R_TT).clip(min=0)))
 
 
+@matrix_metric
 def rem(R_TT: Scores) -> Scores:
     """Remembering: ``REM = 1 - |min(bwt_tri, 0)|`` (Diaz-Rodriguez); 1 means that nothing was lost on average.
 
@@ -131,6 +137,7 @@ def rem(R_TT: Scores) -> Scores:
     return like(R_TT, 1 - abs(float(bwt_tri(R_TT).clip(max=0))))
 
 
+@matrix_metric
 def forgetting_max(R_TT: Scores) -> Scores:
     """Average drop from the best score since task j was learned: ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
 
@@ -158,6 +165,7 @@ def forgetting_max(R_TT: Scores) -> Scores:
     return like(R_TT, mean(since_TT[:-1, :-1].max(0) - scores_TT[-1, :-1]))
 
 
+@matrix_metric
 def forgetting_max_all_rows(R_TT: Scores) -> Scores:
     """Average drop from the best earlier score: ``1/(T-1) sum_{j<T} (max_{1<=l<T} R[l, j] - R[T, j])``.
 
@@ -183,6 +191,7 @@ def forgetting_max_all_rows(R_TT: Scores) -> Scores:
     return like(R_TT, mean(scores_TT[:-1, :-1].max(0) - scores_TT[-1, :-1]))
 
 
+@matrix_metric
 def forgetting_first(R_TT: Scores) -> Scores:
     """Average drop from the score just after learning: ``1/(T-1) sum_{j<T} (R[j, j] - R[T, j])`` (Avalanche).
 

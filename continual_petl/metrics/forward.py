@@ -19,8 +19,10 @@ from __future__ import annotations
 import numpy as np
 
 from continual_petl.metrics.arrays import Scores, like, matrix, mean, vector
+from continual_petl.metrics.registry import matrix_metric, reference_metric
 
 
+@reference_metric
 def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
     """Forward transfer: ``1/(T-1) sum_{i>1} (R[i-1, i] - b[i])`` (GEM paper).
 
@@ -44,6 +46,7 @@ def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
     return like(R_TT, mean(scores_TT.diagonal(1) - before_T[1:]))
 
 
+@reference_metric
 def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
     """Forward transfer divided by T, as in GEM's code: ``1/T sum_{i>1} (R[i-1, i] - b[i])``.
 
@@ -67,6 +70,7 @@ def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
     return like(R_TT, float(fwt_gem(R_TT, baseline_T)) * ((len(R_TT) - 1) / len(R_TT)))
 
 
+@matrix_metric
 def fwt_tri(R_TT: Scores) -> Scores:
     """Average zero-shot score over the whole run: ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
 
@@ -90,6 +94,7 @@ def fwt_tri(R_TT: Scores) -> Scores:
     return like(R_TT, mean(scores_TT[np.triu_indices_from(scores_TT, 1)]))
 
 
+@reference_metric
 def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
     """Gain over learning each task alone: ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
 
@@ -113,6 +118,7 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
     return like(R_TT, mean((scores_TT.diagonal() - alone_T)[1:]))
 
 
+@reference_metric
 def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
     """What the newest task loses by being learned last: ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
 
@@ -137,6 +143,7 @@ def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
     return like(R_TT, float(vector(reference_T, "reference_T", len(scores_TT))[-1] - scores_TT[-1, -1]))
 
 
+@reference_metric
 def intransigence_mean(R_TT: Scores, reference_T: Scores) -> Scores:
     """Average of the intransigence over all tasks: ``1/T sum_k (a*[k] - R[k, k])``.
 

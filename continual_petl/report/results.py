@@ -20,6 +20,7 @@ from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
 from continual_petl.metrics.arrays import mean
 from continual_petl.metrics.backward import change_of_earlier
+from continual_petl.metrics.registry import of_matrix
 from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.report.routed_results import Row as RoutedRow
@@ -225,6 +226,19 @@ class Results:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
         return self._at_end["forgetting"]
 
+    @cached_property
+    def matrix_metrics(self) -> dict[str, float]:
+        """Every metric of `continual_petl.metrics` that needs only R, by name; NaN if a cell that it needs is unknown.
+
+        All of ``R`` has to be in memory for this.
+        """
+        return of_matrix(self.scores) if self.tasks else {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the score of every task is known after every task from it on."""
+        return self._num_complete == len(self.tasks)
+
     @property
     def mean_gain(self) -> float:
         """Mean of `gains`; NaN if no task tried several starting points."""
@@ -280,6 +294,7 @@ class Results:
             "acc": _number(self.acc),
             "bwt": _number(self.bwt),
             "forgetting": _number(self.forgetting),
+            "matrix_metrics": {name: _number(value) for name, value in self.matrix_metrics.items()},
             "certified": self.certified,
             "carried": self.carried,
             "gains": self.gains,

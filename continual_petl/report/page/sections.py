@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from itertools import accumulate, islice
 
 from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERROR_NAMES
+from continual_petl.metrics.registry import meaning
 from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.formatting import amount, mark_of, megabytes, number
@@ -91,7 +93,19 @@ def forgotten(facts: RunFacts) -> Section:
     ]
     table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
     figures = _figures(facts, "forgetting")
-    return Section(id="forgetting", title="Forgetting", figures=figures, tables=[table])
+    return Section(id="forgetting", title="Forgetting", figures=figures, tables=[table, *_metrics(facts)])
+
+
+def _metrics(facts: RunFacts) -> list[Table]:
+    """Return the table of all metrics of R that are known; none if scores are missing, as in a long run."""
+    if not facts.results.is_complete:
+        return []
+    rows = [
+        [TableCell(text=name), TableCell(text=number(value), sort=value, kind="number"), TableCell(text=meaning(name))]
+        for name, value in facts.results.matrix_metrics.items()
+        if not math.isnan(value)
+    ]
+    return [Table(caption="Metrics of the result matrix", heads=("metric", "value", "what it is"), rows=rows)]
 
 
 def routed(facts: RunFacts) -> list[Section]:
