@@ -53,13 +53,13 @@ def check_outputs(subject: Subject, compute: Compute, *, one_by_one: bool = Fals
 def _single(compute: Compute) -> Compute:
     """Return a function that computes the logits of every row on its own."""
 
-    def each(inputs: dict[str, Tensor]) -> Tensor:
+    def one_by_one(inputs: dict[str, Tensor]) -> Tensor:
         rows = []
         for number, mask in enumerate(inputs["attention_mask"].bool()):
             rows.append(compute({name: tensor[number : number + 1, mask] for name, tensor in inputs.items()}))
         return torch.cat(rows)
 
-    return each
+    return one_by_one
 
 
 @torch.no_grad()

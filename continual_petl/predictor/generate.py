@@ -36,8 +36,7 @@ def check_generates(certificate: Certificate) -> None:
     if certificate.generation.num_beams > 1:
         raise InputError(
             f"task {certificate.task!r} generates with {certificate.generation.num_beams} beams, and only at the end "
-            f"is it known "
-            "which one becomes the text: use predict, or learn the task with num_beams: 1"
+            "is it known which one becomes the text: use predict, or learn the task with num_beams: 1"
         )
 
 

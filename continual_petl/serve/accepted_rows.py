@@ -67,11 +67,11 @@ class AcceptedRows:
     @classmethod
     def union(cls, several: Iterable[AcceptedRows]) -> AcceptedRows:
         """Return what several tasks take."""
-        kinds = set(several)
+        different = set(several)
         return cls(
-            named=frozenset().union(*(kind.named for kind in kinds)),
-            unnamed=frozenset().union(*(kind.unnamed for kind in kinds)),
-            streams=any(kind.streams for kind in kinds),
+            named=frozenset().union(*(rows.named for rows in different)),
+            unnamed=frozenset().union(*(rows.unnamed for rows in different)),
+            streams=any(rows.streams for rows in different),
         )
 
 

@@ -69,7 +69,7 @@ class StackCache:
         self._lock = threading.Lock()
 
     def once(self, bank: Bank, compute: Callable[[Bank], _T]) -> _T:
-        """Return ``look(bank)``, computed once per bank."""
+        """Return ``compute(bank)``, computed once per bank."""
         if bank not in self._values:
             self._values[bank] = compute(bank)
         value: _T = self._values[bank]

@@ -156,8 +156,7 @@ def _rows(session: Session, certificate: Certificate, split: Literal["validation
     if isinstance(checked, str):
         raise InputError(
             f"task {certificate.task!r}: {checked.rstrip('.')}. An ablation predicts them again and compares the "
-            f"scores: restore "
-            "the rows."
+            "scores: restore the rows."
         )
     return checked.rows
 

@@ -47,7 +47,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def listing(folder: Path | str, stamp: Callable[[str], object]) -> object:
-    """Return a value that changes whenever a folder in the store does: its inode, and ``look(path)`` for each of its entries.
+    """Return a value that changes whenever a folder in the store does: its inode, and the stamp of each entry.
 
     Never raises: a folder that cannot be listed has a different value from one that can. A thousand bank folders take about
     ten milliseconds.
