@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
 from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest
+from continual_petl.streams.schema.option_columns import OptionColumns
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
 from continual_petl.streams.sources.row_options import option_lists
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("options", "choices", "endings", "candidates", "answers")
 _RIGHT = ("label", "answer", "target", "gold", "correct")
+_ONE_EACH = re.compile(
+    r"(choice|option|ending|answer|candidate|alternative|sol|opt)[_ ]?([0-9]{1,3}|[a-j])", re.IGNORECASE
+)
+_JOINED = (("sent1", "sent2"), ("premise", "question"))
+"""Columns that are the source together: of SWAG, and of COPA, where the question is cause or effect."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _RULE = (
     "The label of every row is one of the row's options, character for character, or in all rows its position, counted from "
@@ -54,21 +61,45 @@ class MultipleChoice(OfSeveral):
     summary = "texts"
 
     def guess(self, columns: Sequence[Column]) -> Guess | None:
-        """Return a task if a column of lists is named like options, and another one says which of them is right."""
-        from continual_petl.streams.scaffold.guess import Guess
+        """Return a task if columns are named like options, in lists or one each, and another one says which is right."""
+        from continual_petl.streams.scaffold.guess import Guess, joined_source
 
         known = {column.name.lower(): column for column in columns}
         options = next(
             (known[name] for name in _OPTIONS if name in known and known[name].holds in ("words", "names")), None
         )
         label = next((known[name] for name in _RIGHT if name in known), None)
-        texts = [column for column in columns if column.holds == "text" and column not in (options, label)]
-        if options is None or label is None or not texts or label.holds not in ("name", "whole number", "text"):
+        several = [] if options is not None else _one_each(columns)
+        taken = [label, options, *several]
+        texts = [column for column in columns if column.holds == "text" and column not in taken]
+        if (
+            not (options or several)
+            or label is None
+            or not texts
+            or label.holds not in ("name", "whole number", "text")
+        ):
             return None
-        source = max(texts, key=lambda column: column.letters)
-        found = {"source": source.name, "options": options.name, "label": label.name}
-        why = f"column {options.name} holds lists, of which column {label.name} chooses one"
-        return Guess(kind=self.name, columns=found, why=why, letters=source.longest)
+        names = OptionColumns([column.name for column in several]) if options is None else options.name
+        letters = max((column.longest for column in several), default=0)
+        if options is None:
+            why = f"columns {names} hold a text each, of which column {label.name} chooses one"
+        else:
+            why = f"column {names} holds lists, of which column {label.name} chooses one"
+        joined = next((pair for pair in _JOINED if {*pair} <= known.keys() and "startphrase" not in known), None)
+        if joined is None:
+            source = max(texts, key=lambda column: column.letters)
+            found = {"source": source.name, "options": names, "label": label.name}
+            return Guess(kind=self.name, columns=found, why=why, letters=source.longest + letters)
+        first, second = (known[name] for name in joined)
+        made, templates = joined_source(first.name, second.name, columns, " ")
+        return Guess(
+            kind=self.name,
+            columns={"source": made, "options": names, "label": label.name},
+            templates=templates,
+            why=why,
+            letters=first.longest + second.longest + letters,
+            pairing=f"columns {first.name} and {second.name} were taken together as the source, because of their names",
+        )
 
     def head(self, width: int, num_outputs: int, *, targets: object, **settings: Any) -> Head:
         """Return a linear layer with one output."""
@@ -135,6 +166,25 @@ class MultipleChoice(OfSeveral):
         from torchmetrics.classification import MulticlassAccuracy
 
         return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
+
+
+def _one_each(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns with one option each, such as ending0 to ending3 or choice1 and choice2; [] if there are none."""
+    stems: dict[str, dict[str, Column]] = {}
+    for column in columns:
+        if column.holds in ("text", "name") and (found := _ONE_EACH.fullmatch(column.name)):
+            stems.setdefault(found[1].lower(), {})[found[2].lower()] = column
+    for numbered in stems.values():
+        order = sorted(numbered, key=lambda end: (len(end), end))
+        if len(order) > 1 and order[0] in ("0", "1", "a") and all(_follows(*ends) for ends in pairwise(order)):
+            return [numbered[end] for end in order]
+    return []
+
+
+def _follows(end: str, following: str) -> bool:
+    if end.isdigit() and following.isdigit():
+        return int(following) == int(end) + 1
+    return not end.isdigit() and not following.isdigit() and ord(following) == ord(end) + 1
 
 
 def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence[tuple[str, ...]]) -> Sequence[int]:

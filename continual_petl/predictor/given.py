@@ -28,6 +28,7 @@ from continual_petl.streams.schema.containers import (
     records,
     rows_in,
 )
+from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -151,7 +152,8 @@ class Given:
         """Return the columns that a task was learned from, and the standard ones."""
         columns, spec = self._columns(task), self._specs.get(task)
         read = () if spec is None else spec.columns.read_by(spec.kind).values()
-        return {*columns.own, *columns.standard, *(name for name in read if name is not None), "label"}
+        own = (name for column in (*columns.own, *read) if column is not None for name in names_of(column))
+        return {*own, *columns.standard, "label"}
 
     def _names(self, among: Any) -> tuple[str, ...]:
         """Return the columns that would be read among those given, the most important one first."""

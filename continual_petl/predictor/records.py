@@ -21,6 +21,7 @@ from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.schema.containers import plain
+from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
@@ -123,7 +124,7 @@ class TaskColumns:
                 are empty.
         """
         for names in (self.own, self.standard):
-            if all(name in record for name in names):
+            if all(is_there(name, record) for name in names):
                 if mixed and names is not self.standard:
                     self._check_unambiguous(record, where)
                 return names
@@ -138,7 +139,7 @@ class TaskColumns:
     def _check_unambiguous(self, record: dict[str, Any], where: str) -> None:
         """Refuse an ambiguous row in a table of several tasks, whose columns may belong to another task."""
         filled = [name for name in self.standard if record.get(name) not in _EMPTY and name not in self.own]
-        if filled and all(record[name] in _EMPTY for name in self.own):
+        if filled and all(cell_of(name, record) in _EMPTY for name in self.own):
             raise InputError(
                 f"{where}: task {self.certificate.task!r} reads {_listed(self.own)}, which this row leaves empty "
                 f"while it fills "
@@ -181,7 +182,7 @@ def row_of_record(
         InputError: if a cell is not valid.
     """
     if task.certificate.options_from == "row":
-        value = record[names[-1]] if in_table else plain(record[names[-1]])
+        value = cell_of(names[-1], record) if in_table else plain(cell_of(names[-1], record))
         options = options_of(value) if in_table or not isinstance(value, str) else None
         if options_fault(value, options) is not None:
             raise task.unusable(where, names[-1], value)

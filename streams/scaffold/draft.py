@@ -19,6 +19,7 @@ from continual_petl.streams.scaffold.inspect_data import InspectedData
 from continual_petl.streams.scaffold.profile import is_number
 from continual_petl.streams.schema.data_spec import SPLITS
 from continual_petl.streams.schema.limits_spec import SIZES
+from continual_petl.streams.schema.option_columns import names_of
 
 _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
@@ -81,6 +82,11 @@ def quoted(text: str) -> str:
     return text if plain else '"' + "".join(map(_escaped, text)) + '"'
 
 
+def _column(column: str) -> str:
+    listed = [*map(quoted, names_of(column))]
+    return f"[{', '.join(listed)}]" if len(listed) > 1 else listed[0]
+
+
 def _escaped(letter: str) -> str:
     if letter in '"\\':
         return "\\" + letter
@@ -113,7 +119,7 @@ def _task(seen: InspectedData, guess: Guess, name: str, folder: str, max_length:
     lines += [f"    # {line}" for line in _comments(seen, guess, names)]
     lines.append(f"    kind: {guess.kind}")
     lines.append(f"    data: {_data(seen, folder, guess)}")
-    written = ", ".join(f"{key}: {quoted(column)}" for key, column in guess.columns.items())
+    written = ", ".join(f"{key}: {_column(column)}" for key, column in guess.columns.items())
     lines.append(f"    columns: {{{written}}}")
     if guess.answer_letters:
         lines += _chat(guess, max_length)

@@ -22,6 +22,7 @@ from continual_petl.streams.scaffold.column_names import (
 from continual_petl.streams.scaffold.pairs import Texts, texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
+from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.sources.checks import separators_hint
 
 _LETTERS_OF_WORD = 6
@@ -100,7 +101,8 @@ def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
             key = found.columns["source"]
             made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
         else:
-            made = _joined_source(first.name, second, [column.name for column in columns], found.columns["target"])
+            name, templates = joined_source(first.name, second, columns)
+            made = {"columns": found.columns | {"source": name}, "templates": templates}
         answered = replace(found, **made)
     else:
         answered = replace(found, columns={"text": found.columns["text"], "text_pair": second} | found.columns)
@@ -116,17 +118,20 @@ def can_take_second(found: Guess, column: str) -> bool:
 
 def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
     """Return the guess with its unused columns listed."""
-    used = {*found.columns.values()} - {*found.templates}
+    used = {name for column in found.columns.values() for name in names_of(column)} - {*found.templates}
     used.update(name for text in found.templates.values() for name in template_fields(text))
     left = [column for column in columns if column.name not in used]
     texts = tuple(each.name for each in left if each.prose and each.name.lower() not in ROW_NAMES)
     return replace(found, unread=tuple(each.name for each in left), texts_left=texts)
 
 
-def _joined_source(first: str, second: str, there: Sequence[str], target: str) -> dict[str, Any]:
-    """Return the fields of a guess whose source is the concatenation of two columns."""
+def joined_source(
+    first: str, second: str, columns: Sequence[Column], between: str = "\n"
+) -> tuple[str, dict[str, str]]:
+    """Return the name of a source that joins two columns, and the template that does."""
+    there = [column.name for column in columns]
     name = next(each for each in ("source", "prompt", "joined_source", "_source") if each not in there)
-    return {"columns": {"source": name, "target": target}, "templates": {name: f"{{{first}}}\n{{{second}}}"}}
+    return name, {name: f"{{{first}}}{between}{{{second}}}"}
 
 
 def _token_classification(columns: list[Column]) -> Guess | None:
@@ -216,6 +221,7 @@ def _instructions(columns: list[Column]) -> Guess | None:
         return None
     first, second = pair
     others = [column.holds for column in columns if column not in (first, second, target)]
+    name, templates = joined_source(first.name, second.name, columns)
     if first.name.lower() != "instruction" and {"name", "names", "number", "whole number"} & {*others}:
         return None  # a label among the columns is more likely the target
     return Guess(
@@ -223,7 +229,8 @@ def _instructions(columns: list[Column]) -> Guess | None:
         why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its response",
         letters=first.longest + second.longest,
         pairing=f"columns {first.name} and {second.name} were taken together as the source, because of their names",
-        **_joined_source(first.name, second.name, [column.name for column in columns], target.name),
+        columns={"source": name, "target": target.name},
+        templates=templates,
     )
 
 

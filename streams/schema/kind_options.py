@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails
 
 from continual_petl._strict_model import UserSpec
-from continual_petl.kind import OwnColumn
+from continual_petl.kind import MAX_OPTIONS, OwnColumn
 from continual_petl.kind_registry import find_kind, kinds
-from continual_petl.streams.schema.data_spec import Text
+from continual_petl.streams.schema.data_spec import AS_LIST, AS_TEXT, Text
+from continual_petl.streams.schema.option_columns import OptionColumns
 from continual_petl.streams.schema.training_spec import TrainingSpec
 
 OF_SOME_KINDS = ("label_smoothing", "class_weights", "head_dropout", "packing")
 """The keys of ``training`` that only some kinds use; all kinds use the other keys."""
+
+
+def _several(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) < 2:
+        raise ValueError(
+            f"got {list(names)}; allowed: the name of one column that holds lists, without brackets, or a list of at least "
+            "two columns with one option each"
+        )
+    return names
+
+
+_Options: TypeAlias = Annotated[
+    Annotated[Text, Tag(AS_TEXT)]
+    | Annotated[tuple[Text, ...], Field(max_length=MAX_OPTIONS), AfterValidator(_several), Tag(AS_LIST)],
+    Discriminator(
+        lambda value: AS_LIST if isinstance(value, list | tuple) else AS_TEXT if isinstance(value, str) else None,
+        custom_error_type="shape",
+        custom_error_message="must be the name of a column, or a list of the names of columns with one option each",
+    ),
+]
 
 
 class ColumnsSpec(UserSpec):
@@ -34,9 +64,10 @@ class ColumnsSpec(UserSpec):
     chat."""
     target: Text = "target"
     """The column with the output text (seq2seq, causal-lm), or with the messages of an answer if the task sets chat."""
-    options: Text | None = None
+    options: _Options | None = None
     """The column with the list of texts to choose from in each row (multiple-choice, where null means options; seq2seq,
-    causal-lm, in place of the task's options); in CSV, a JSON list."""
+    causal-lm, in place of the task's options); in CSV, a JSON list. Or a list of columns with one option each, such as
+    [choice1, choice2]."""
     messages: Text | None = None
     """The column with conversations (causal-lm), in place of source and target: lists of {role, content}, or of {from, value}
     as in ShareGPT; in CSV, JSON lists."""
@@ -94,6 +125,8 @@ class ColumnsSpec(UserSpec):
         if found.takes_chats and self.messages is not None:
             return {"messages": self.messages}
         given = {key: self.column(key) for key in found.columns}
+        if isinstance(self.options, tuple) and "options" in given:
+            given["options"] = OptionColumns(self.options)
         if found.chooses and self.options is None:
             given["options"] = "options"
         return {key: name for key, name in given.items() if name is not None or key == "text_pair"}

@@ -35,6 +35,7 @@ from continual_petl.streams.schema.kind_options import (
     without_idle_options,
 )
 from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.schema.split_spec import SplitSpec
 from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride
@@ -145,7 +146,8 @@ class TaskSpec(UserSpec):
             read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
         named = {key: name for key, name in value.read_by(kind).items() if name is not None}
-        if len(set(named.values())) < len(named):
+        there = [name for column in named.values() for name in names_of(column)]
+        if len(set(there)) < len(there):
             given = ", ".join(f"{key}: {name}" for key, name in named.items())
             read = tuple(value.read_by(kind))
             number = ("two", "three", "four")[len(read) - 2]

@@ -13,6 +13,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
+from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
@@ -98,7 +99,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
 
 
 def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:
-    return all(name is None or name in table or name in made for name in columns.values())
+    return all(name is None or is_there(name, table) or name in made for name in columns.values())
 
 
 def _read(columns: Columns, made: Mapping[str, str]) -> list[str]:

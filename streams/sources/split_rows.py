@@ -8,6 +8,7 @@ from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
+from continual_petl.streams.schema.option_columns import cells_of, names_of
 from continual_petl.streams.sources.checks import Where, columns_there, separators_hint
 from continual_petl.streams.sources.running_text import is_prose
 
@@ -64,7 +65,13 @@ def pick(
     Raises:
         InputError: if a column does not exist.
     """
-    missing = {key: name for key, name in columns.items() if name is not None and name not in table}
+    missing = {
+        key: part
+        for key, name in columns.items()
+        if name is not None
+        for part in reversed(names_of(name))
+        if part not in table
+    }
     raise_problems(
         [
             f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; "
@@ -78,7 +85,7 @@ def pick(
     if class_names is not None:
         answers = [_named(answer, class_names) for answer in answers]
     pair, options = columns.get("text_pair"), columns.get("options")
-    used = {*names, *(templates or ())}
+    used = {*(part for name in names if name is not None for part in names_of(name)), *(templates or ())}
     for template in (templates or {}).values():
         used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
     return SplitRows(
@@ -88,8 +95,8 @@ def pick(
         answers=answers,
         class_names=class_names,
         labels_file=labels_file,
-        options=None if options is None else table[options],
-        by_key={key: table[name] for key, name in columns.items() if name is not None},
+        options=None if options is None else cells_of(options, table),
+        by_key={key: cells_of(name, table) for key, name in columns.items() if name is not None},
         unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 

@@ -275,3 +275,60 @@ def test_rows_that_are_cut_are_counted_once() -> None:
 def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [choice() | more]})
+
+
+def split_options(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its two options in columns of their own."""
+    return {key: value for key, value in row.items() if key != "options"} | dict(
+        zip(("one", "two"), row["options"], strict=True)
+    )
+
+
+IN_COLUMNS = {"options": ["one", "two"]}
+
+
+def test_options_in_columns_of_their_own_are_the_same_data(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [row | {"options": [f"w{n % 50}", "w51 w52"], "label": n % 2} for n, row in enumerate(rows(24))]
+    digests = []
+    for columns, one in (({}, found), (IN_COLUMNS, [*map(split_options, found)])):
+        given = {"name": "t", "kind": "multiple-choice", "data": {"train": one, "validation": one}, "columns": columns}
+        spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [given]})
+        digests.append(prepare_task(spec, spec.tasks[0], make_tokenizer("bert"), 24).digests)
+    assert digests[0] == digests[1]
+    run = learn(stream(backbone_folder("bert"), [given], bank="lora", training={"epochs": 1}), tmp_path / "run")
+    answers = [answer.value for answer in run.predict([(r["source"], r["options"]) for r in found], task="t")]
+    assert run.predict(split_options(found[0]), task="t").value == answers[0]
+    assert [answer.value for answer in run.predict([*map(split_options, found)], task="t")] == answers
+    for form in ("jsonl", "csv"):
+        file = tmp_path / f"rows.{form}"
+        with file.open("w", newline="") as lines:
+            if form == "jsonl":
+                lines.writelines(json.dumps(split_options(row)) + "\n" for row in found)
+            else:
+                csv.writer(lines).writerows([split_options(found[0]), *(split_options(r).values() for r in found)])
+        assert main(["predict", str(tmp_path / "run"), "--task", "t", "--json", "--input", str(file)]) == 0
+        assert [record["answer"] for record in json.loads(capsys.readouterr().out)] == answers
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["one", "tow"], r"columns.options is 'tow', but there is no such column \(did you mean 'two'\?\)"),
+        (["one", "two", "one"], "options: one, two, one.*must be three different columns"),
+        (["one"], r"got \['one'\]; allowed: the name of one column that holds lists, without brackets"),
+        (3, "must be the name of a column, or a list of the names of columns with one option each"),
+        (["one", "blank"], r"column 'one, blank'.*option 2 is ''"),
+    ],
+)
+def test_columns_of_options_that_cannot_be_read_are_refused(options: Any, message: str) -> None:
+    row = {"source": "w1 w2", "one": "w3", "two": "w4", "blank": "", "label": "w3"}
+    given = {"name": "t", "kind": "multiple-choice", "columns": {"options": options}, "data": {"train": [row]}}
+
+    def prepared() -> None:
+        spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [given | {"validation": 0.5}]})
+        prepare_task(spec, spec.tasks[0], make_tokenizer("bert"), 24)
+
+    with pytest.raises(InputError, match=message):
+        prepared()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from continual_petl.cli.main import main
 from continual_petl.errors import InputError
 from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.scaffold.draft import draft, quoted
 from continual_petl.streams.scaffold.guess import guess
 from continual_petl.streams.scaffold.inspect_data import NUM_ROWS, inspect_data, name_of
 from continual_petl.streams.scaffold.profile import profile
+from continual_petl.streams.sources.read_splits import read_splits
+from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
 LONG = [f"sentence number {number} with a few words of its own" for number in range(40)]
@@ -63,6 +67,10 @@ SPANS = [{"text": ["few"], "answer_start": [9]}, {"text": [], "answer_start": []
          "multiple-choice", {"source": "premise", "options": "choices", "label": "label"}),
         ({"ctx": LONG, "endings": WORDS, "label": ["0", "3"] * 20},
          "multiple-choice", {"source": "ctx", "options": "endings", "label": "label"}),
+        ({"premise": LONG, "choice1": LONG, "choice2": LONG, "question": ["cause", "effect"] * 20, "label": [0, 1] * 20},
+         "multiple-choice", {"source": "source", "options": "choice1, choice2", "label": "label"}),
+        ({"goal": LONG, "sol1": LONG, "sol2": LONG[::-1], "label": [0, 1] * 20},
+         "multiple-choice", {"source": "goal", "options": "sol1, sol2", "label": "label"}),
         ({"question": LONG, "context": LONG[::-1], "label": LABELS},
          "classification", {"text": "question", "text_pair": "context", "label": "label"}),
     ],
@@ -70,6 +78,31 @@ SPANS = [{"text": ["few"], "answer_start": [9]}, {"text": [], "answer_start": []
 def test_kind_is_guessed_from_columns(table: dict[str, Sequence[Any]], kind: str, columns: dict[str, str]) -> None:
     found = guess("here", profile({name: list(values) for name, values in table.items()}))
     assert (found.kind, found.columns) == (kind, columns)
+
+
+def test_options_in_columns_of_their_own_are_drafted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone_folder: Callable[..., Path]
+) -> None:
+    """A table as SWAG has it: the source in two parts, and one column for each of the four endings."""
+    monkeypatch.chdir(tmp_path)
+    rows: list[dict[str, Any]] = [
+        {"sent1": f"w1 w2 w{n} w4 w5", "sent2": "w7 w8"}
+        | {f"ending{k}": f"w10 w{n} w1{k} w{20 + k} w5" for k in range(4)}
+        | {"label": n % 4}
+        for n in range(80)
+    ]
+    with Path("swag.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main(["init", "swag.csv", "--output", "stream.yaml", "--backbone", str(backbone_folder())]) == 0
+    text = Path("stream.yaml").read_text()
+    assert "columns: {source: source, options: [ending0, ending1, ending2, ending3], label: label}" in text
+    (task,) = load_stream("stream.yaml").tasks
+    train = read_splits(task.name, task.data, task.columns, ("train",), kind=task.kind)["train"]
+    assert train.inputs[0] == "w1 w2 w0 w4 w5 w7 w8"
+    assert train.options == [[row[f"ending{k}"] for k in range(4)] for row in rows]
+    assert not train.unread
 
 
 def test_unused_columns_are_reported() -> None:

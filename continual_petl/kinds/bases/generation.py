@@ -49,7 +49,7 @@ class Generation(OfTexts):
         inputs, targets = self.read_texts(task, rows, how.chat)
         options = None
         if rows.options is not None:
-            options = option_lists(where, str(task.columns.options), rows.options)
+            options = option_lists(where, str(task.columns.read_by(self.name)["options"]), rows.options)
         _check_among(task.options, options, where, column, targets)
         return ReadRows(inputs=inputs, answers=targets, names=targets, options=options)
 
