@@ -56,7 +56,7 @@ def _found(name: str) -> Kind:
     if name in built_in():
         return _of_file(name)
     if name not in added("kinds") and is_own(name):
-        raise InputError(_NOT_ALLOWED.format(name))
+        raise InputError(not_allowed(name))
     if name not in added("kinds"):
         raise InputError(
             f"kind: got {name!r}; allowed: {', '.join(kind_names())}. If a package adds it, install that package."
@@ -111,6 +111,15 @@ def allow_kind(name: str, digest: str | None = None) -> None:
 def kind_code(name: str) -> str | None:
     """Return the digest of the code of a kind that is named by ``package.module.name``; None for all others."""
     return _codes.get(name)
+
+
+def not_allowed(name: str) -> str:
+    """Return the message that a kind that is named by ``package.module.name`` is not imported."""
+    return (
+        f"kind {name!r}: it is a class of a Python module, which is not imported without your permission, since it can do "
+        "whatever you can. Read that code, then write remote_code: true in the task; for a run folder, which may come from "
+        "anyone, pass --remote-code, or Run(folder, remote_code=True)."
+    )
 
 
 def changed_kind(name: str, found: str, digest: str) -> str:
@@ -176,16 +185,11 @@ _codes: dict[str, str] = {}
 """The digests of the modules of kinds that the user has allowed in this process."""
 _may_import = ContextVar("_may_import", default=True)
 _FORM = "a class derived from continual_petl.kind.Kind"
-_NOT_ALLOWED = (
-    "kind {!r}: it is a class of a Python module, which is not imported without your permission, since it can do whatever "
-    "you can. Read that code, then write remote_code: true in the task; for a run folder, which may come from anyone, pass "
-    "--remote-code, or Run(folder, remote_code=True)."
-)
 
 
 def _refuse(value: object) -> None:
     if isinstance(value, str) and is_own(value):
-        raise InputError(_NOT_ALLOWED.format(value))
+        raise InputError(not_allowed(value))
 
 
 KindName = Annotated[str, KnownName(kind_names, _refuse)]

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if getattr(arguments, "remote_code", False):
                 runs = getattr(arguments, "runs", None) or [arguments.run, getattr(arguments, "other", arguments.run)]
                 for run in dict.fromkeys(runs):
-                    importlib.import_module("continual_petl.store.open_run").allow_kinds(run)
+                    importlib.import_module("continual_petl.hub.open_anywhere").allow_kinds_anywhere(run)
             code = commands(arguments.command)[arguments.command].execute(arguments, overrides)
         sys.stdout.flush()
         return code

@@ -87,7 +87,7 @@ class Run:
         if remote_code and session is None:
             allow_kinds(folder)
         # The session's store has already read much of the folder.
-        self.store = open_anywhere(folder) if session is None else session.store
+        self.store = open_anywhere(folder, remote_code=remote_code) if session is None else session.store
         self._session, self._remote_code, self._resident_bytes = session, remote_code, resident_bytes
         self.address = str(folder) if session is None and is_on_hub(folder) else None
         """The address of a downloaded run."""

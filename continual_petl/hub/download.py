@@ -27,18 +27,24 @@ from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.hub.uploaded_files import PATTERNS, check_listed, limit_of
 from continual_petl.report.read_facts import read_facts
 from continual_petl.store.files.atomic import explain_refusals, make_folder
+from continual_petl.store.open_run import allow_kinds
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
 
-def download(address: Address) -> Path:
+def download(address: Address, *, remote_code: bool = False) -> Path:
     """Return the folder of a run on the Hub: complete, with every digest checked. Treat it as read-only.
 
     The backbone is not needed; `Run.from_hub` also replays the probes on it.
 
+    Args:
+        address: where the run is.
+        remote_code: whether kinds of the user's own that its certificates name may be imported, if their code is the
+            certified one.
+
     Raises:
-        InputError: if it cannot be downloaded, or is not a run.
+        InputError: if it cannot be downloaded, is not a run, or names a kind that may not or cannot be imported.
         StoreError: if it is damaged or was changed; the folder is then removed.
     """
     from huggingface_hub import HfApi, constants, snapshot_download  # takes half a second
@@ -50,7 +56,7 @@ def download(address: Address) -> Path:
         if not constants.HF_HUB_OFFLINE:
             api = HfApi()
             commit = str(api.repo_info(address.repo, revision=address.revision).sha)
-            if _is_there(folder := _folder(address, commit)):
+            if _is_there(folder := _folder(address, commit), remote_code=remote_code):
                 return folder
             tree = api.list_repo_tree(address.repo, recursive=True, revision=commit)
             listed = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
@@ -63,7 +69,7 @@ def download(address: Address) -> Path:
                 local_files_only=constants.HF_HUB_OFFLINE,
             )
         )
-    if _is_there(folder := _folder(address, snapshot.name)):
+    if _is_there(folder := _folder(address, snapshot.name), remote_code=remote_code):
         return folder
     if commit not in (None, snapshot.name):
         raise StoreError(f"{address}: it changed during the download. Run the same command again.")
@@ -74,7 +80,7 @@ def download(address: Address) -> Path:
     )
     if damaged := damaged_files(snapshot, digests):
         raise StoreError(f"{address}: {not_as_listed(snapshot, damaged)} {AGAIN}")
-    _put(snapshot, paths, folder, address)
+    _put(snapshot, paths, folder, address, remote_code=remote_code)
     return folder
 
 
@@ -86,10 +92,11 @@ def _digest_of(file: RepoFile) -> str:
     return file.blob_id if file.lfs is None else file.lfs.sha256
 
 
-def _is_there(folder: Path) -> bool:
+def _is_there(folder: Path, *, remote_code: bool) -> bool:
     """Return whether there is an undamaged copy of the run; remove a damaged one."""
     if not folder.is_dir():
         return False
+    _allow_kinds(folder, remote_code)
     try:
         check_unchanged(folder, str(folder))
     except StoreError:
@@ -114,7 +121,7 @@ def _files_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> None:
+def _put(snapshot: Path, paths: list[str], folder: Path, address: Address, *, remote_code: bool) -> None:
     """Build the run folder next to its final place, check it, and move it there."""
     make_folder(folder.parent)
     for left in folder.parent.glob(".new-*"):  # by a process that was killed
@@ -126,6 +133,7 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
         for path in paths:
             (run / path).parent.mkdir(parents=True, exist_ok=True)
             _link((snapshot / path).resolve(), run / path)
+        _allow_kinds(run, remote_code)
         try:
             check_unchanged(run, str(address))
         except StoreError as error:
@@ -133,6 +141,11 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
             raise StoreError(f"{error} {remove(snapshot, named or paths)}") from error
         if not folder.is_dir():  # otherwise another process was faster
             run.rename(folder)
+
+
+def _allow_kinds(folder: Path, permitted: bool) -> None:
+    with suppress(StoreError):  # a damaged certificate, which is reported afterwards
+        allow_kinds(folder, permitted=permitted)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
-from continual_petl.kind_registry import allow_kind
+from continual_petl.kind_registry import allow_kind, kind_code, not_allowed
 from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.files.reading import parse_json, read_file, refuse_link
 from continual_petl.store.folder.progress import not_learned
@@ -34,8 +34,12 @@ def check_local(run: str | Path) -> None:
         )
 
 
-def allow_kinds(folder: str | Path) -> None:
-    """Import the kinds of the user's own that the certificates of a run name, which the user must have allowed.
+def allow_kinds(folder: str | Path, *, permitted: bool = True) -> None:
+    """Import the kinds of the user's own that the certificates of a run name; a run on the Hub is not downloaded yet.
+
+    Args:
+        folder: the run folder.
+        permitted: whether the user has allowed it; if not, kinds that are not imported yet are refused.
 
     Raises:
         InputError: if their code is not the certified one, in which case it is not imported, or cannot be imported.
@@ -45,7 +49,10 @@ def allow_kinds(folder: str | Path) -> None:
     for file in sorted(Path(folder).glob("banks/*/bank.json")):
         content = read_file(file)
         if b'"kind_code"' in content and (tree := parse_json(content, str(file))).get("kind_code"):
-            allow_kind(str(tree.get("kind")), str(tree["kind_code"]))
+            name = str(tree.get("kind"))
+            if not permitted and kind_code(name) is None:
+                raise InputError(not_allowed(name))
+            allow_kind(name, str(tree["kind_code"]))
 
 
 def open_store(folder: str | Path) -> Store:
