@@ -21,8 +21,7 @@ from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.base import FitCurve, StreamCallback, WatchedRun, WatchedTask
 from continual_petl.callbacks.named_loggers import FOLDER, check_kinds, is_disabled, loggers_notice, made
 from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
-from continual_petl.callbacks.settings import MAX_TASKS, settings_of
-from continual_petl.callbacks.sink import Sink
+from continual_petl.callbacks.sink import MAX_TASKS, Sink, settings_of
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth

@@ -1,4 +1,7 @@
-"""One logger of a run, with its position on the step axis. A logger may fail without stopping the run."""
+"""One logger of a run, with its position on the step axis. A logger may fail without stopping the run.
+
+The settings of every task are in its configuration, so that runs can be filtered and compared by them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from continual_petl.banks.config.presets import in_words, preset_of
 from continual_petl.callbacks.axis import Axes, Axis
-from continual_petl.callbacks.settings import flat
+from continual_petl.report.task_settings import changed
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
 
 _log = logging.getLogger(__name__)
@@ -193,3 +198,46 @@ def send(logger: Logger, values: Mapping[str, object], step: int) -> None:
         run.log({**values, "trainer/global_step": step}, step=max(step, run.step))
     else:
         logger.log_metrics(dict(values), step=step)  # type: ignore[arg-type]
+
+
+MAX_TASKS = 50
+"""Number of tasks, counted from the first, whose settings are logged; the same number as for ``score/TASK``."""
+
+
+def settings_of(certificate: Certificate) -> dict[str, Any]:
+    """Return the settings of one task as plain values, without any text of its rows."""
+    training = certificate.training
+    return {
+        "kind": certificate.kind,
+        "metric": certificate.metric,
+        "preset": preset_of(certificate.bank),
+        "bank": in_words(certificate.bank),
+        "scope": certificate.bank.scope,
+        "started_from": certificate.started_from
+        if certificate.start is not None
+        else getattr(certificate.parent, "task", None),
+        "gain_over_fresh": None if certificate.start is None else certificate.start.gain,
+        "learning_rate": training.learning_rate,
+        "epochs": training.epochs,
+        "batch_size": training.batch_size,
+        # Whatever else was set; class weights are named by labels, which are text of the rows.
+        "training": changed(training, ("learning_rate", "epochs", "batch_size", "class_weights")),
+        "seed": certificate.seed,
+        "max_length": certificate.max_length,
+        "num_labels": None if certificate.labels is None else len(certificate.labels),
+        "parameters": dict(certificate.parameters),
+        "rows": {split: scores.num_examples for split, scores in certificate.scores.items()},
+        "data": dict(certificate.data),
+        "digest": certificate.digest,
+    }
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
+    """Return nested settings on one level, ``tasks/one/rows/test``; unset values are ``none``."""
+    found: dict[str, str | int | float | bool] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}/")
+        else:
+            found[f"{before}{key}"] = "none" if value is None else value
+    return found

@@ -64,7 +64,7 @@ INSIDE = {
     "engine": (
         {"commands"},
         {"run"},
-        {"import_adapter", "learn_into"},
+        {"import_adapter"},
         {"learn", "forget", "reevaluate", "dry_run"},
         {"verify", "ablation"},
         {"parallel"},

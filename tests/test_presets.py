@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.layers import select_layers
 from continual_petl.banks.config.legal import LEGAL, nearest
 from continual_petl.banks.config.presets import PRESETS, preset_of
-from continual_petl.banks.config.spec import Modification
+from continual_petl.banks.config.spec import Modification, select_layers
 from continual_petl.errors import InputError
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.backbones.sites import Sites
-from continual_petl.banks.config.layers import select_layers
-from continual_petl.banks.config.spec import BankSpec, Modification
+from continual_petl.banks.config.spec import BankSpec, Modification, select_layers
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
 from continual_petl.banks.forms.fusion import Fusion, fuse

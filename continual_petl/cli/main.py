@@ -19,9 +19,9 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from continual_petl.cli.parser import build_parser, commands, take_task
-from continual_petl.cli.unknown import check_command, check_option, unrecognised
+from continual_petl.cli.parser import build_parser, check_command, check_option, commands, take_task, unrecognised
 from continual_petl.errors import (
     ExportError,
     ForgettingError,
@@ -81,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _fail(_when_stopped("stopped", arguments), 130)
+        return _fail(when_stopped("stopped", arguments), 130)
     except _Ended:
-        return _fail(_when_stopped("ended by SIGTERM", arguments), 143)
+        return _fail(when_stopped("ended by SIGTERM", arguments), 143)
     except BrokenPipeError:
         return _unread()
     except Exception as error:
@@ -161,12 +161,6 @@ def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str], command: st
     return []
 
 
-def _when_stopped(how: str, arguments: argparse.Namespace) -> str:
-    from continual_petl.cli.stopped import when_stopped
-
-    return when_stopped(how, arguments)
-
-
 def _unread() -> int:
     """Return the exit code for a closed output pipe, as with ``| head``."""
     # Python would flush the buffer at exit and fail again.
@@ -178,3 +172,33 @@ def _unread() -> int:
 def _fail(message: str, code: int) -> int:
     print("continual-petl: " + printable(message, keep="\n"), file=sys.stderr)
     return code
+
+
+def when_stopped(how: str, arguments: argparse.Namespace) -> str:
+    """Return the message after Ctrl-C or SIGTERM outside of training: what is saved, and what the same command does next.
+
+    Args:
+        how: the first words of the message, such as ``stopped``.
+        arguments: the arguments of the command; `learn_and_show` adds ``all_learned``, and `run` the folder that it learns
+            into.
+    """
+    if getattr(arguments, "all_learned", False):
+        return f"{how} after all tasks were learned and saved; the same command shows the result"
+    if arguments.command not in ("run", "learn", "sweep"):
+        return f"{how}; the same command starts again from the beginning"
+    folder = arguments.run if arguments.command == "learn" else arguments.run_dir
+    if folder is None or not _holds_progress(Path(folder), is_run=arguments.command != "sweep"):
+        return f"{how} before anything was learned or saved; the same command starts from the beginning"
+    return f"{how}; progress is saved, and the same command resumes from there"
+
+
+def _holds_progress(folder: Path, *, is_run: bool) -> bool:
+    if not is_run or not os.path.isdir(folder):
+        return os.path.exists(folder)
+    from continual_petl.store.folder.progress import half_learned
+    from continual_petl.store.store import Store
+
+    with suppress(StoreError, OSError):
+        store = Store(folder)
+        return bool(store.tasks or half_learned(store))
+    return True  # the run is damaged, so something had been saved

@@ -1,4 +1,5 @@
-"""The commands, found by their names in `commands`, and the parser of all of them.
+"""The commands, found by their names in `commands`, and the parser of all of them. An unknown command or option is refused
+with the most similar known one.
 
 Nothing heavy is imported, so that --help is fast.
 """
@@ -6,10 +7,13 @@ Nothing heavy is imported, so that --help is fast.
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 from typing import Protocol
 
 from continual_petl._version import VERSION
 from continual_petl.added import added, files_of, load_added
+from continual_petl.errors import InputError, did_you_mean
 
 _EXAMPLES = """examples:
   continual-petl run quickstart
@@ -89,3 +93,50 @@ def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
         subparser.set_defaults(takes_task=None, takes_overrides=False)
         command.add_arguments(subparser)
     return parser
+
+
+def check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Exit with a usage error if the first word is not a command; argparse's own message lists them without a hint."""
+    if words and not words[0].startswith("-") and words[0] not in commands(words[0]):
+        known = [*commands(), *added("commands")]
+        hint = did_you_mean(words[0], known)
+        parser.error(f"there is no command {words[0]!r}{hint}; the commands are {', '.join(known)}")
+
+
+def unrecognised(command: str, words: Sequence[str]) -> str:
+    """Return a message about words that a command does not take."""
+    hint = did_you_mean(words[0].partition("=")[0], options_of(command))
+    return f"unrecognized arguments: {' '.join(words)}{hint}"
+
+
+def check_option(command: str, key: str, *, has_value: bool) -> None:
+    """Refuse ``--key`` if it is a misspelt option of the command rather than an override.
+
+    Args:
+        command: a command with overrides.
+        key: without its dashes.
+        has_value: whether a value follows; without one, it can only be an option.
+
+    Raises:
+        InputError: suggesting the most similar option or key.
+    """
+    if "." in key or key in (keys := _keys(command)):
+        return
+    options = [option.removeprefix("--") for option in options_of(command)]
+    hint = did_you_mean(key, [*options, *keys])
+    if not has_value or any(f"{name!r}" in hint for name in options):
+        hint = hint.replace("mean '", "mean '--")
+        raise InputError(f"--{key}: there is no such option{hint}; continual-petl {command} --help lists them")
+
+
+def options_of(command: str) -> list[str]:
+    """Return the options of a command, such as ``--json``."""
+    parser = argparse.ArgumentParser()
+    commands(command)[command].add_arguments(parser)
+    return [*dict.fromkeys(re.findall(r"--[a-z][a-z_.-]*", parser.format_usage())), "--help"]
+
+
+def _keys(command: str) -> list[str]:
+    from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+    return [*(TaskSpec if command == "learn" else StreamSpec).model_fields]

@@ -1,13 +1,15 @@
 """`learn`: for every task of a stream, a fresh bank, a Trainer, a commit, and a check that nothing before it has changed.
 
 `learn_tasks` opens the run, `_learn_all` is the loop over its tasks; `task.learn_task` learns and commits one of them,
-`task.finish_task` measures it and calls callbacks.
+`task.finish_task` measures it and calls callbacks. `learn_into` learns into an existing run folder: one more task, a
+stream, or the rest of the run's own stream.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -16,6 +18,7 @@ import lightning as L
 
 from continual_petl.callbacks import LiveProgress, Loggers, Progress, StreamCallback
 from continual_petl.callbacks.base import IgnoredSetting
+from continual_petl.engine.checks.added_task import with_task
 from continual_petl.engine.checks.preflight import asked_tasks, preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
@@ -28,14 +31,18 @@ from continual_petl.engine.task.resume import begin_replacing, end_replacing
 from continual_petl.errors import InputError, check_names, did_you_mean, raise_problems
 from continual_petl.report.console import is_watched
 from continual_petl.store.folder.recovery import interrupted_replacement
-from continual_petl.store.folder.stream_seal import stream_problem
-from continual_petl.store.open_run import check_local
+from continual_petl.store.folder.stream_seal import check_stream, stream_problem
+from continual_petl.store.open_run import check_local, open_store
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, without_unused_settings
-from continual_petl.streams.stream_file.yaml_file import load_stream
+from continual_petl.streams.stream_file.file_types import type_of_path
+from continual_petl.streams.stream_file.yaml_file import ONE_TASK, load_stream, load_task, located
+
+Tasks = TaskStream | TaskSpec | Mapping[str, Any] | str | os.PathLike[str] | None
+"""What a run can learn; see `Run.learn`."""
 
 
 class LearnOptions(TypedDict, total=False):
@@ -106,6 +113,38 @@ def learn_tasks(
             _learn_all(session, asked_tasks(session, pending, only), watching, request, pool)
         end_replacing(session.store)
     return session
+
+
+def learn_into(folder: Path, tasks: Tasks, **options: Unpack[LearnOptions]) -> Session:
+    """Learn a task, a stream, or the rest of the stream of a run folder; see `Run.learn`.
+
+    Raises:
+        InputError: as `learn_tasks`; or if there is another learned task of this name.
+    """
+    if isinstance(tasks, str | os.PathLike):
+        is_stream = type_of_path(tasks) in ("stream", "stream of a run")
+        tasks = TaskStream.from_yaml(tasks) if is_stream else load_task(tasks)
+    elif isinstance(tasks, Mapping):
+        tasks = TaskSpec(**tasks)
+    if isinstance(tasks, TaskStream):
+        return learn_tasks(tasks, folder, **options)
+    if not isinstance(tasks, TaskSpec | None):
+        raise InputError(
+            f"tasks: got {tasks!r:.80}; give a task (a TaskSpec, a mapping or the file of one task), or a TaskStream"
+        )
+    store = open_store(folder)
+    # Lock before reading the stream, which would otherwise lack a task that another process adds in the meantime.
+    with store.lock(wait=options.get("wait", False)):
+        store.clean()
+        check_stream(store)
+        spec = load_stream(store.stream_file)
+        if tasks is None:
+            return learn_tasks(TaskStream(spec), folder, **options)
+        if tasks.split is not None:
+            raise InputError(f"task {tasks.name!r}, key split: {ONE_TASK}")
+        task = tasks if tasks in spec.tasks else located(tasks, os.getcwd())
+        stream = TaskStream(with_task(spec, task, store, replace=task.name in options.get("replace", ())))
+        return learn_tasks(stream, folder, only=[task.name], **options)
 
 
 def _learn_all(

@@ -216,7 +216,7 @@ class Run:
         """
         self._check_can_change()
         with heavy_imports():
-            from continual_petl.engine.learn_into import learn_into
+            from continual_petl.engine.learn import learn_into
 
         self.session.check_code()  # what the folder asks for; a task or stream given here is trusted
         self._session = None  # a backbone in memory would be there twice

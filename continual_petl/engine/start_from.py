@@ -40,7 +40,7 @@ from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.heads.metric_names import lowest
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.start_from import check_start, copy_bank
+from continual_petl.learner.begin import check_start, copy_bank
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import NUM_LAYERS

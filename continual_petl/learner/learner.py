@@ -30,7 +30,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.begin import prepared
+from continual_petl.learner.begin import copy_bank, prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of
 from continual_petl.learner.fit import Fit
@@ -42,7 +42,6 @@ from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import Outputs, respond
-from continual_petl.learner.start_from import copy_bank
 from continual_petl.learner.task_bank import TaskBank, head_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.windows import ALONE, Windows

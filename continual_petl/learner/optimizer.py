@@ -5,19 +5,116 @@ the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
 
 Steps are fused where torch supports it: a bank consists of many small tensors, and a loop over them costs a dozen calls for
 each. Moments and parameters match those of the loop up to rounding, and are deterministic.
+
+``adamw_8bit`` is AdamW with 8-bit moments (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), from `torchao`. A moment
+of 4,096 values or more is stored in blocks of 256, with one byte per value and one float32 scale per block; smaller ones stay
+in float32. There are two differences from `torchao.optim.AdamW8bit`:
+
+* The step is never compiled, so it needs no compiler and gives the same bits in every process on one machine.
+* The state dict has plain tensors only (codes, scales, and the values that the codes stand for): a checkpoint contains no
+  class from another package, and a resumed fit continues with exactly the moments it was stopped with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from continual_petl.learner.adamw_8bit import NAME, make_adamw_8bit
+from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
+
+NAME = "adamw_8bit"
+_PARTS = ("codes", "scale", "qmap")
+
+
+def check_8bit(training: ResolvedTraining) -> None:
+    """Raise `InputError` if a task asks for this optimizer and `torchao` is not installed."""
+    if training.optimizer == NAME:
+        _torchao()
+
+
+def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining) -> Optimizer:
+    """Return the optimizer over groups of parameters.
+
+    Raises:
+        InputError: if `torchao` is not installed.
+    """
+    base, quantised = _torchao()
+
+    class AdamW8bit(base):  # type: ignore[misc, valid-type]
+        """AdamW with 8-bit moments; see the docstring of this module."""
+
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
+            """Take one step, without compiling it."""
+            with torch.compiler.set_stance("force_eager"):
+                return super().step(closure)
+
+        def state_dict(self) -> dict[str, Any]:
+            """Return the state with each 8-bit moment as a mapping of plain tensors."""
+            whole: dict[str, Any] = super().state_dict()
+            states = {
+                number: {key: _apart(value) if isinstance(value, quantised) else value for key, value in state.items()}
+                for number, state in whole["state"].items()
+            }
+            return whole | {"state": states}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            """Restore what `state_dict` returned.
+
+            Raises:
+                ValueError: if a moment does not have the form that this version of torchao gives it.
+            """
+            held = [parameter for group in self.param_groups for parameter in group["params"]]
+            states = {
+                number: {
+                    key: _together(value, self._new_buffer(held[number], key == "exp_avg"))
+                    if isinstance(value, Mapping)
+                    else value
+                    for key, value in state.items()
+                }
+                for number, state in state_dict["state"].items()
+            }
+            super().load_state_dict(state_dict | {"state": states})
+
+    return AdamW8bit(list(groups), lr=training.learning_rate, betas=training.betas, eps=training.eps)
+
+
+def _torchao() -> tuple[type[Optimizer], type[Tensor]]:
+    """Return the optimizer of torchao and the class of its 8-bit moments."""
+    try:
+        from torchao.optim import AdamW8bit
+        from torchao.optim.subclass_8bit import OptimState8bit
+    except ImportError as error:
+        raise InputError(
+            f"training.optimizer: {NAME} needs the package torchao, which is not installed: run pip install "
+            f"'continual-petl[quantize]', or write optimizer: adamw. ({error})",
+        ) from None
+    return AdamW8bit, OptimState8bit
+
+
+def _apart(moment: Any) -> dict[str, Tensor]:
+    """Return the tensors of an 8-bit moment by name."""
+    return {name: getattr(moment, name) for name in _PARTS}
+
+
+def _together(parts: Mapping[str, Tensor], fresh: Any) -> Any:
+    """Copy tensors into a fresh 8-bit moment, and return it.
+
+    Args:
+        parts: as `_apart` returned them.
+        fresh: the moment of the same parameter before its first step.
+    """
+    expected = _apart(fresh) if all(hasattr(fresh, name) for name in _PARTS) else {}
+    forms = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} for found in (parts, expected)]
+    if forms[0] != forms[1] or not torch.equal(parts["qmap"].cpu(), expected["qmap"].cpu()):
+        raise ValueError("a moment of the optimizer does not have the form in which torchao stores it")
+    for name, tensor in expected.items():
+        tensor.copy_(parts[name])
+    return fresh
 
 
 def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool = True) -> Optimizer:

@@ -14,7 +14,7 @@ import numpy as np
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import locked
-from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.spec import select_layers
 from continual_petl.errors import InputError, counted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of

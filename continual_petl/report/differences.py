@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.banks.config.descriptions import changes_in_words
+from continual_petl.banks.config.presets import changes_in_words
 from continual_petl.learner.task_plan import unlike
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from continual_petl.banks.config.descriptions import in_words
+from continual_petl.banks.config.presets import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.export.format_names import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from continual_petl.banks.config.descriptions import in_words
+from continual_petl.banks.config.presets import in_words
 from continual_petl.banks.config.spec import Modification, default_of
 from continual_petl.errors import counted
 from continual_petl.store.certificate.certificate import Certificate

@@ -1,8 +1,14 @@
-"""The ASGI application: paths, errors and access. See `continual_petl.serve.server` for the server that runs it."""
+"""The ASGI application: paths, errors and access. See `continual_petl.serve.server` for the server that runs it.
+
+A text that is streamed is sent as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). Events
+without a name hold ``{"text": PIECE}``; the last one is ``end``, with the predictions as in any other response, or ``error``,
+with the problem.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import time
@@ -21,6 +27,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
@@ -39,7 +46,56 @@ from continual_petl.serve.request_handling import (
 )
 from continual_petl.serve.request_rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.streaming import Pieces, event, streamed
+
+
+class Pieces:
+    """Passes pieces from the thread that generates them to the event loop in which this object was created."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.found: asyncio.Queue[str | None] = asyncio.Queue()
+        """The pieces; None after the last one."""
+        self.gone = False
+        """Whether the pieces are no longer read."""
+
+    def __call__(self, piece: str) -> None:
+        """Pass on a piece, unless it is empty.
+
+        Raises:
+            Problem: if the pieces are no longer read.
+        """
+        if self.gone:
+            raise Problem(499, "gone", "the client closed the connection")
+        if piece:
+            self._loop.call_soon_threadsafe(self.found.put_nowait, piece)
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    r"""Return one event; its data is JSON in ASCII, so it is a single line for every client.
+
+    Example:
+        >>> event({"text": "a b"}, "end")
+        b'event: end\ndata: {"text": "a b"}\n\n'
+    """
+    lines = [f"data: {json.dumps(data)}", "", ""]
+    return "\n".join(lines if name is None else [f"event: {name}", *lines]).encode("ascii")
+
+
+async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
+    """Return the response that sends events; errors before the first event are raised here."""
+    first = await anext(events)
+
+    async def all_events() -> AsyncGenerator[bytes]:
+        try:
+            yield first
+            async for each in events:
+                yield each
+        finally:
+            await events.aclose()
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(all_events(), headers=headers, media_type="text/event-stream")
+
 
 _T = TypeVar("_T")
 _log = logging.getLogger("continual_petl.serve")

@@ -14,13 +14,13 @@ from typing import Any
 from continual_petl.engine.parallel.ray_workers import start_ray
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
+from continual_petl.serve.batch_queue import WorkerThread
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Seen
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import Outcomes, ServedRun
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.worker_thread import WorkerThread
 
 _NAME = "continual-petl"
 

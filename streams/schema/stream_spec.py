@@ -18,7 +18,7 @@ from continual_petl._strict_model import UserSpec
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
-from continual_petl.banks.config.recipes import recipe_of
+from continual_petl.banks.config.presets import recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.protocols.rules import Protocol as Protocol
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec

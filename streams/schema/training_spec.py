@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._strict_model import UserSpec
-from continual_petl.banks.config.presets import Recipe
-from continual_petl.banks.config.recipes import recipe_of
+from continual_petl.banks.config.presets import Recipe, recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
@@ -77,7 +76,7 @@ class TrainingSpec(UserSpec):
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
     """Peak learning rate of the schedule; null means the default of the bank's preset, see
-    `continual_petl.banks.config.recipes`."""
+    `continual_petl.banks.config.presets`."""
     optimizer: Literal["adamw", "adamw_8bit", "adam", "sgd"] = "adamw"
     """The optimizer; each task gets a new one, with only the parameters of its bank. adamw_8bit keeps the moments of matrices
     of 4,096 values or more in 8 bits, and needs the extra `quantize`."""

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.layers import select_layers
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, select_layers
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.stream_file.yaml_file import load_stream
 

@@ -15,10 +15,8 @@ from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.descriptions import in_words
 from continual_petl.banks.config.inherit import resolve_bank
-from continual_petl.banks.config.presets import RECIPES, preset_of
-from continual_petl.banks.config.recipes import recipe_of
+from continual_petl.banks.config.presets import RECIPES, in_words, preset_of, recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.banks.forms.fusion import Fusion

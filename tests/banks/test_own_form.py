@@ -19,7 +19,7 @@ from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config import forms
 from continual_petl.banks.config.forms.base import Combination, FormConfig
-from continual_petl.banks.config.recipes import recipe_of
+from continual_petl.banks.config.presets import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.merge import merged

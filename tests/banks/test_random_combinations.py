@@ -17,8 +17,7 @@ from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.config.layers import select_layers
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, select_layers
 from continual_petl.banks.own_parameters import Reads
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError

@@ -11,8 +11,7 @@ import pytest
 from continual_petl import learn
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.forms import FORMS
-from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
-from continual_petl.banks.config.recipes import recipe_of
+from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe, recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import StreamSpec

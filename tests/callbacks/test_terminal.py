@@ -23,11 +23,11 @@ from rich.console import Console
 
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, WatchedRun, WatchedTask, event_lines
+from continual_petl.callbacks.live import NewestRow, newest_table
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
-from continual_petl.report.newest_rows import NewestRow, newest_table
 from continual_petl.store.folder.results_file import MeasuredScore
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream

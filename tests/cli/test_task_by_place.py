@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl.cli.main import main
-from continual_petl.cli.parser import build_parser, commands, take_task
-from continual_petl.cli.unknown import options_of
+from continual_petl.cli.parser import build_parser, commands, options_of, take_task
 
 WORDS: dict[str, tuple[list[str], list[str]]] = {
     "forget": (["RUN"], ["--json"]),

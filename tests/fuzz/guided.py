@@ -23,7 +23,7 @@ def _dictionary(tokens: list[bytes], path: Path) -> None:
 def main(argv: list[str]) -> None:
     """Fuzz a target until it is stopped, for instance by one of libFuzzer's limits."""
     atheris: Any = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["continual_petl.streams", "continual_petl.banks.config.layers", "yaml"]):
+    with atheris.instrument_imports(include=["continual_petl.streams", "continual_petl.banks.config.spec", "yaml"]):
         importlib.import_module("continual_petl.streams.stream_file.yaml_file")
         importlib.import_module("continual_petl.streams.preparation.labels")
     from tests.fuzz.target import attempt

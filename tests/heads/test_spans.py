@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.text import SQuAD
 
-from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.spans import SpanHead, SpanScores, best_spans, compared, normalised
-from continual_petl.heads.task_metrics import make_metrics
+from continual_petl.heads.task_metrics import OwnMetric, make_metrics
 from continual_petl.kind import IGNORED, NO_ANSWER
 from continual_petl.kind_registry import find_kind
 
@@ -187,7 +186,7 @@ def test_a_metric_of_ones_own_gets_texts_and_lists(monkeypatch: pytest.MonkeyPat
         given_to.extend((predictions, references))
         return 1.0
 
-    monkeypatch.setattr("continual_petl.heads.own_metric.function_of", lambda name, code: metric)
+    monkeypatch.setattr("continual_petl.heads.task_metrics.function_of", lambda name, code: metric)
     own = OwnMetric(find_kind("question-answering"), None, "m.f", "0")
     own.update(["x", ""], [("x", "y"), ()])
     own.compute()

@@ -18,7 +18,7 @@ from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.cli.predictions_out import line_of
 from continual_petl.heads.predictions import ROUNDING
-from continual_petl.learner.near_ties import NearTies, nearly_tied
+from continual_petl.learner.generate import NearTies, nearly_tied
 from continual_petl.learner.sampling import Sampler, kept
 from continual_petl.predictor.records import record_of
 from continual_petl.serve.responses import TextPrediction

@@ -17,8 +17,7 @@ from continual_petl.serve import ServeSettings, make_app
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.request_rows import Asked
-from continual_petl.serve.served_run import ServedRun
-from continual_petl.serve.verified_tasks import REFUSED_S, VerifiedTasks
+from continual_petl.serve.served_run import REFUSED_S, ServedRun, VerifiedTasks
 from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open, until
 from tests.small import small
@@ -145,7 +144,7 @@ def test_task_that_failed_verification_is_not_verified_for_every_request(
     _flip(bank)
     assert _ask(client, "second") == (503, "not_verified")
     later = time.monotonic() + REFUSED_S
-    monkeypatch.setattr("continual_petl.serve.verified_tasks.time", SimpleNamespace(monotonic=lambda: later))
+    monkeypatch.setattr("continual_petl.serve.served_run.time", SimpleNamespace(monotonic=lambda: later))
     assert _ask(client, "second")[0] == 200
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.spec import select_layers
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.preparation.labels import class_labels, read_label_names
 from continual_petl.streams.preparation.multi_hot import as_list

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError
-from continual_petl.banks.config import recipes as recipes
+from continual_petl.banks.config import presets
 from continual_petl.banks.config.presets import RECIPES, Recipe
 from continual_petl.sweep import sampler as sampler_module
 from continual_petl.sweep import sweep, worker
@@ -153,7 +153,7 @@ def test_unset_epochs_are_those_of_the_preset(
         return bool(others)
 
     monkeypatch.setattr(worker, "should_prune", ask)
-    monkeypatch.setattr(recipes, "RECIPES", RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
+    monkeypatch.setattr(presets, "RECIPES", RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
     tasks = small_stream(backbone_folder(), training={"epochs": None, "learning_rate": None})
     banks = ["bitfit", "full", "layernorm"]
     sweep(tasks, small_sweep(space={"bank": banks}, prune="halving"), folder=tmp_path)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from continual_petl._strict_model import UserSpec
-from continual_petl.banks.config.layers import Layers
 from continual_petl.banks.config.legal import NEEDS
 from continual_petl.banks.config.presets import DEFAULT, FUSION, PRESETS
 from continual_petl.banks.config.spec import (
@@ -18,6 +17,7 @@ from continual_petl.banks.config.spec import (
     BankSpec,
     Depth,
     Init,
+    Layers,
     Modification,
     Number,
     Reparametrisation,

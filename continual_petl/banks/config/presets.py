@@ -2,7 +2,8 @@
 
 A row is a bank with its default learning rate and epochs. The best learning rates differ widely: a prompt needs hundreds of
 times the learning rate of a full copy. A bank needs no preset: its dimensions can be written out in the stream file instead
-(see `choice`). This file never imports torch.
+(see `choice`). A bank is trained like the preset that it matches, regardless of its options; a bank that matches no preset
+gets the smallest learning rate of its forms. This file never imports torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, Modification
+from continual_petl.errors import InputError, known_names
 
 
 class Recipe(NamedTuple):
@@ -145,3 +147,85 @@ def _shape(spec: BankSpec) -> tuple[object, ...]:
 
 
 _SHAPES = {name: _shape(row) for name, row in PRESETS.items()}
+
+
+def in_words(spec: BankSpec) -> str:
+    """Describe a bank: its preset, if it matches one, and its changes."""
+    preset, changes = preset_of(spec), changes_in_words(spec)
+    return changes if preset is None else f"{preset}: {changes}"
+
+
+def changes_in_words(spec: BankSpec) -> str:
+    """Describe the changes that a bank makes."""
+    forms = [
+        f"{m.form} on {m.modifies}" + ("" if m.bottleneck is None else f" ({m.bottleneck})") for m in spec.modifications
+    ]
+    nothing = "own LayerNorms" if spec.layernorms == "own" else "nothing but the head"
+    return ", ".join(dict.fromkeys(forms)) or nothing
+
+
+def in_short(spec: BankSpec) -> str:
+    """Return the preset of a bank, or its forms if it matches none, with their sizes."""
+    preset = preset_of(spec)
+    sizes = [str(m.bottleneck) for m in spec.modifications if m.bottleneck is not None]
+    if preset is not None:
+        return " ".join([preset, ", ".join(dict.fromkeys(sizes))]).rstrip()
+    named = [m.form + ("" if m.bottleneck is None else f" {m.bottleneck}") for m in spec.modifications]
+    return ", ".join(dict.fromkeys(named)) or "own LayerNorms"
+
+
+def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
+    """Return how a bank is trained by default.
+
+    A bank is trained like the preset with the same forms at the same sites, regardless of sizes and options. A bank that
+    matches no preset gets the smallest of its forms' learning rates, since a bank still learns at a rate that is too
+    low, but learns nothing at one that is too high.
+
+    Args:
+        bank: its full specification.
+        written: the preset named in the stream. It decides between `full` and `top_layers`, which differ only in their
+            layers.
+
+    Example:
+        >>> from continual_petl.banks.config.choice import BankChoice
+        >>> recipe_of(BankChoice(preset="prefix", hidden=512).resolve()) == RECIPES["prefix"]
+        True
+    """
+    if bank.fuse:
+        return RECIPES[FUSION]
+    if not bank.modifications:
+        return RECIPES["layernorm" if bank.layernorms == "own" else "probe"]
+    fitting = [name for name, method in _METHODS.items() if method == _method(bank)]
+    if "top_layers" in fitting and str(bank.layers).startswith("top-"):
+        return RECIPES["top_layers"]
+    if written in fitting:
+        return RECIPES[written]
+    if fitting:
+        # Copies of layers whose range is not written as top-n are trained like `full`, which has a lower learning rate than
+        # `top_layers`.
+        return min((RECIPES[name] for name in fitting), key=_rate)
+    return min(map(_recipe_like, bank.modifications), key=_rate)
+
+
+def _recipe_like(modification: Modification) -> Recipe:
+    preset = modification.config.like(modification)
+    if preset not in RECIPES:
+        raise InputError(
+            f"form {modification.form!r}: its recipe is that of preset {preset!r}, which does not exist; allowed: "
+            f"{known_names([*RECIPES])}"
+        )
+    return RECIPES[preset]
+
+
+def _rate(recipe: Recipe) -> float:
+    return recipe.learning_rate
+
+
+def _method(bank: BankSpec) -> list[tuple[object, ...]]:
+    """Return the properties that determine the recipe: forms, sites, compositions, and reparametrisation."""
+    return sorted(
+        (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
+    )
+
+
+_METHODS = {name: _method(bank) for name, bank in PRESETS.items() if bank.modifications}

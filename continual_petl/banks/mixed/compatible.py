@@ -16,8 +16,7 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from continual_petl.backbones.sites import Sites
-from continual_petl.banks.config.layers import select_layers
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, select_layers
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.mixed.stack_cache import arithmetic
 from continual_petl.banks.own_parameters import own_names

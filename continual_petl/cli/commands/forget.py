@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from continual_petl.cli.confirm import confirm
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
-from continual_petl.errors import known_names
+from continual_petl.errors import InputError, known_names, printable
 
 PLACE = 150
 HELP = "deliberately drop one task from a run; this is recorded, and no other task is touched"
@@ -60,3 +60,22 @@ def _exists(arguments: argparse.Namespace) -> bool:
     if arguments.entry is not None:
         return True
     return arguments.task in {*store.tasks, *half_learned(store), *(entry.task for entry in store.missing())}
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask on the terminal whether to go on; return if the user agrees.
+
+    Args:
+        what: what would happen, as a sentence without its end.
+        yes: whether the user agreed beforehand, with --yes.
+
+    Raises:
+        InputError: if the user does not agree, or there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InputError(f"{what}; nothing was changed, since there is no terminal to ask on: add --yes")
+    print(printable(f"{what}. Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InputError("nothing was changed")

@@ -11,8 +11,8 @@ from continual_petl.banks.config.spec import named_parents
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.begin import check_start
 from continual_petl.learner.plan import reads_of
-from continual_petl.learner.start_from import check_start
 from continual_petl.store.certificate.values import BankReference
 from continual_petl.streams.schema.stream_spec import TaskSpec
 

@@ -20,8 +20,8 @@ from continual_petl.engine.trainers import check_trainer_arguments, check_valida
 from continual_petl.errors import InputError, Key, about
 from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
+from continual_petl.learner.optimizer import check_8bit
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.learner.prefix_cache import check_kept

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.forms.base import Site
-from continual_petl.banks.config.layers import select_layers
-from continual_petl.banks.config.spec import BankSpec, Modification
+from continual_petl.banks.config.spec import BankSpec, Modification, select_layers
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from continual_petl._strict_model import StrictModel
-from continual_petl.banks.config.descriptions import in_short, in_words
-from continual_petl.banks.config.presets import preset_of
+from continual_petl.banks.config.presets import in_short, in_words, preset_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tombstone import Removed, Tombstone
 from continual_petl.store.certificate.values import Digest, Index
