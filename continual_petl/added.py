@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
@@ -25,7 +25,8 @@ def files_of(package: str) -> Mapping[str, Any]:
 
 def modules_in(*folders: str) -> tuple[str, ...]:
     """Return the names of the modules in folders, sorted, without importing them; packages in them are left out."""
-    return tuple(sorted(module.name for module in iter_modules(folders) if not module.ispkg))
+    # pkgutil does the same, but importing it takes a seventh of the time of --help.
+    return tuple(sorted({file.stem for folder in folders for file in Path(folder).glob("*.py")} - {"__init__"}))
 
 
 @cache
