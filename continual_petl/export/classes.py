@@ -88,6 +88,12 @@ _TOKENS: Mapping[str, Place] = {
 }
 _IMAGES: Mapping[str, Mapping[Pooling, Place]] = {"vit": {"first": Place("classifier")}}
 
+_ONE_OF_SEVERAL: Mapping[str, Mapping[Pooling, Place]] = {
+    # These classes read the pooler, whose layer is cancelled for the state of the first token.
+    family: {"pooler": Place("classifier"), "first": Place("classifier", f"{prefix}.pooler.dense", _TANH)}
+    for family, prefix in (("bert", "bert"), ("roberta", "roberta"), ("xlm-roberta", "roberta"))
+}
+
 _NO_BIAS = "its score layer has no bias, and the bank's head has one"
 _REASONS: Mapping[str, str] = {
     "distilbert": "it applies a ReLU between pooling and head",
@@ -116,7 +122,10 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
         if family not in _TOKENS:
             raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown))
         return _TOKENS[family]
-    places = (_IMAGES if kind_of(plan).reads_images else _TEXT).get(family)
+    kind = kind_of(plan)
+    places = (_IMAGES if kind.reads_images else _ONE_OF_SEVERAL if kind.chooses else _TEXT).get(family)
+    if places is None and kind.chooses:
+        raise _inexpressible(plan, family, unknown)
     if places is None:
         raise _inexpressible(plan, family, _REASONS.get(family, unknown))
     if plan.pooling not in places:

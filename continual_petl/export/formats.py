@@ -14,6 +14,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.adapterhub.lowrank import depends_on_signs
+from continual_petl.export.bank_formats import refused_by_bank
 from continual_petl.export.format_names import FORMATS, ONLY_IF, CannotExpressError, Format
 from continual_petl.export.merged import check_merged
 from continual_petl.export.peft.write_adapter import peft_adapter
@@ -32,8 +33,13 @@ _CHECKS: Mapping[Format, Callable[[Subject], object]] = {
 
 def why_not(subject: Subject, format: Format) -> str | None:
     """Return why a format cannot express a task; None if it can."""
-    if kind_of(subject.plan).auto_class is None:
-        return f"exports are not written for tasks of kind {subject.plan.kind}"
+    if (why := refused_by_bank(subject.plan.bank).get(format)) is not None:
+        return why
+    kind = kind_of(subject.plan)
+    if kind.auto_class is None or format not in kind.formats:
+        only = "" if kind.auto_class is None else f", except as {' or '.join(kind.formats)}"
+        since = "" if kind.several is None else f", since {kind.several}, which the code of an export would have to do"
+        return f"exports are not written for tasks of kind {kind.name}{only}{since}"
     try:
         _CHECKS[format](subject)
     except CannotExpressError as error:

@@ -100,7 +100,9 @@ def _named(plan: TaskPlan) -> str:
 def _labels_and_code(subject: Subject, code: Code) -> str:
     labels = subject.plan.labels
     labels_line = "" if labels is None else f"\n{_named(subject.plan)}: {', '.join(map(repr, labels))}.\n"
-    if subject.plan.options_from == "row":
+    if find_kind(subject.plan.kind).chooses:
+        labels_line = "\nThe prediction is the option with the highest output. Each row has its own options.\n"
+    elif subject.plan.options_from == "row":
         labels_line = f"\n{_named(subject.plan)}. Each row has its own options.\n"
     return f"{labels_line}\n```python\n{code.text}\n```\n"
 

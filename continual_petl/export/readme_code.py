@@ -151,6 +151,8 @@ def _empty(rows: str, example: str, encode: Sequence[str], compute: Sequence[str
 
 def _of_texts(subject: Subject, how: Loading) -> Code:
     plan = subject.plan
+    if kind_of(plan).chooses:
+        return _choosing(subject)
     if plan.options_from is not None:
         return _of_options(subject)
     if kind_of(plan).generates:
@@ -171,6 +173,15 @@ def _of_texts(subject: Subject, how: Loading) -> Code:
     given = "first, second" if plan.pair else "texts"
     encode += [f'inputs = tokenizer({given}, {limits}, padding=True, return_tensors="pt")']
     return _empty("texts", example, encode, [GRAD, "    logits = model(**inputs).logits"])
+
+
+def _choosing(subject: Subject) -> Code:
+    """Return the code of a head that scores a text together with each of its options."""
+    call = f"tokenizer([text] * len(options), options, truncation=True, max_length={subject.max_length}, padding=True"
+    lines = ["scores, answers = [], []", "for text, options in rows:", f'    inputs = {call}, return_tensors="pt")']
+    lines += [f"    {GRAD}", "        logits = model(**{name: each[None] for name, each in inputs.items()}).logits[0]"]
+    lines += ["    scores.append(logits.tolist())", "    answers.append(options[int(logits.argmax())])"]
+    return _empty("rows", "[('some text', ['one', 'another'])]", (), lines, "scores", "answers")
 
 
 def _of_words(subject: Subject) -> Code:

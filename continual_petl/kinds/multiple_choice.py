@@ -59,6 +59,8 @@ class MultipleChoice(OfSeveral):
     chooses = True
     several = "a row is read once with each of its options"
     summary = "texts"
+    auto_class = "AutoModelForMultipleChoice"
+    formats = ("merged",)
 
     def guess(self, columns: Sequence[Column]) -> Guess | None:
         """Return a task if columns are named like options, in lists or one each, and another one says which is right."""
