@@ -44,6 +44,7 @@ _VALUES = (
     "one",
     "first",
     "regression",
+    "lowrank",
     "0-1",
     "b" * 64,
     ("one", "two"),

@@ -11,11 +11,18 @@ if TYPE_CHECKING:
     from continual_petl.banks.attach import run as run
     from continual_petl.banks.bank import Bank as Bank
     from continual_petl.banks.config.choice import BankChoice as BankChoice
+    from continual_petl.banks.config.forms import register_form as register_form
+    from continual_petl.banks.config.forms.base import PROJECTIONS as PROJECTIONS
+    from continual_petl.banks.config.forms.base import Combination as Combination
+    from continual_petl.banks.config.forms.base import FormConfig as FormConfig
     from continual_petl.banks.config.legal import LEGAL as LEGAL
     from continual_petl.banks.config.presets import PRESETS as PRESETS
     from continual_petl.banks.config.presets import RECIPES as RECIPES
     from continual_petl.banks.config.spec import BankSpec as BankSpec
     from continual_petl.banks.config.spec import Modification as Modification
+    from continual_petl.banks.forms.arithmetic import Delta as Delta
+    from continual_petl.banks.forms.projection import OnProjection as OnProjection
+    from continual_petl.banks.forms.projection import projections as projections
     from continual_petl.banks.merge import merged as merged
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -24,12 +31,19 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Bank": "continual_petl.banks.bank",
         "BankChoice": "continual_petl.banks.config.choice",
         "BankSpec": "continual_petl.banks.config.spec",
+        "Combination": "continual_petl.banks.config.forms.base",
+        "Delta": "continual_petl.banks.forms.arithmetic",
+        "FormConfig": "continual_petl.banks.config.forms.base",
         "LEGAL": "continual_petl.banks.config.legal",
         "Modification": "continual_petl.banks.config.spec",
+        "OnProjection": "continual_petl.banks.forms.projection",
         "PRESETS": "continual_petl.banks.config.presets",
+        "PROJECTIONS": "continual_petl.banks.config.forms.base",
         "RECIPES": "continual_petl.banks.config.presets",
         "attached": "continual_petl.banks.attach",
         "merged": "continual_petl.banks.merge",
+        "projections": "continual_petl.banks.forms.projection",
+        "register_form": "continual_petl.banks.config.forms",
         "run": "continual_petl.banks.attach",
     },
 )

@@ -78,6 +78,6 @@ def test_merged_and_attached_banks_give_equal_answers(
 def test_unmergeable_forms_are_refused(preset: str) -> None:
     model = make_model("bert")
     with pytest.raises(
-        InputError, match=r"cannot be merged into weights; lowrank, decomposed, rescale, additive, sparse can"
+        InputError, match=r"cannot be merged into weights; additive, decomposed, lowrank, rescale, sparse can"
     ):
         merged(model, make_bank(model, small(preset)))

@@ -130,7 +130,10 @@ def test_all_mistakes_are_found_at_once_as_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"kind": "clasification"}, "got 'clasification' (did you mean 'classification'?); allowed: classification, "),
+        (
+            {"kind": "clasification"},
+            "got 'clasification' (did you mean 'classification'?); allowed: causal-lm, classification, ",
+        ),
         ({"training": {"epochs": 0}}, "key training.epochs: got 0; allowed: a whole number of at least 1 or null"),
         ({"traning": {}}, "key traning: unknown key 'traning' (did you mean 'training'?); allowed here: name, kind"),
     ],

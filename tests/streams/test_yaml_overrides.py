@@ -126,7 +126,11 @@ def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
         ("trainning.epochs", "1", "unknown key 'trainning' (did you mean 'training'?)"),
         ("tasks.agnew.training.epochs", "1", "there is no task 'agnew' (did you mean 'agnews'?); the tasks, by"),
         ("tasks.7.training.epochs", "1", "there is no task '7'; the tasks, by number and name, are: 0 agnews, 1 sst"),
-        ("tasks.sst.kind", "regresion", "got 'regresion' (did you mean 'regression'?); allowed: classification,"),
+        (
+            "tasks.sst.kind",
+            "regresion",
+            "got 'regresion' (did you mean 'regression'?); allowed: causal-lm, classification,",
+        ),
         ("training..epochs", "1", "this is not a key"),
         ("training.betas", "[0.9", "got '[0.9': this is not readable as YAML"),
         ("training.betas", "[0.9]", "key training.betas.1: is missing"),
