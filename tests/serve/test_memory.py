@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from continual_petl import learn
-from continual_petl.serve import Client, kernel_caches, lane
+from continual_petl.serve import Client, batch_queue, kernel_caches
 from continual_petl.serve.batch_queue import WorkerThread
 from continual_petl.serve.kernel_caches import bound_kernel_caches
 from tests.serve.test_server import served
@@ -73,7 +73,7 @@ def test_limits_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_thread_that_computes_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "CALLS_PER_THREAD", 3)
+    monkeypatch.setattr(batch_queue, "CALLS_PER_THREAD", 3)
 
     async def run() -> list[threading.Thread]:
         worker = WorkerThread("w")
