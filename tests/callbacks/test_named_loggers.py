@@ -196,7 +196,7 @@ def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: 
     certificate = learned.store.certificate("one")
     assert second_bank.metadata["began as"] == {"task": "one", "digest": certificate.digest}
     assert "a copy of bank-one" in second_bank.description
-    assert {"bank.safetensors", "bank.json"} <= set(second_bank.certificate.entries)
+    assert {"bank.safetensors", "bank.json"} <= set(second_bank.manifest.entries)
     assert run.told["backbone digest"] == first.metadata["backbone digest"]
     assert "w10" not in json.dumps(run.told), "no text of the data is sent"
     many = tables(facts)
