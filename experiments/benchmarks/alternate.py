@@ -22,7 +22,12 @@ class Candidate:
 
 
 def alternate(
-    candidates: Sequence[Candidate], *, repetitions: int, warmup: int, tell: Callable[[str], None] = lambda line: None
+    candidates: Sequence[Candidate],
+    *,
+    repetitions: int,
+    warmup: int,
+    tell: Callable[[str], None] = lambda line: None,
+    keep: Callable[[Samples], object] = lambda samples: None,
 ) -> Samples:
     """Run every candidate ``warmup + repetitions`` times in turn and return the last ``repetitions`` measurements.
 
@@ -31,6 +36,7 @@ def alternate(
         repetitions: number of measured rounds.
         warmup: number of rounds before the measured ones; their measurements are dropped.
         tell: called with a progress message in every round.
+        keep: called with the measurements so far after every round.
 
     Raises:
         InputError: if there is nothing to measure, or two candidates have the same name.
@@ -53,6 +59,7 @@ def alternate(
             if number >= 0:
                 samples[candidate.name].append(taken)
         tell(f"round {number + 1} of {repetitions}" if number >= 0 else "warm-up")
+        keep(samples)
     return samples
 
 

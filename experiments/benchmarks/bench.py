@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -52,9 +53,22 @@ class Bench:
     tell: Callable[[str], None]
 
     def alternate(self, candidates: list[Candidate]) -> Samples:
-        """Measure candidates side by side, according to the options."""
+        """Measure candidates side by side, according to the options.
+
+        The samples so far are in ``TABLE.samples.json`` in the output folder until all are measured.
+        """
         options = self.options
-        return alternate(candidates, repetitions=options.repetitions, warmup=options.warmup, tell=self.tell)
+        file = options.out / f"{options.file_name}.samples.json"
+        options.out.mkdir(parents=True, exist_ok=True)
+        samples = alternate(
+            candidates,
+            repetitions=options.repetitions,
+            warmup=options.warmup,
+            tell=self.tell,
+            keep=lambda samples: file.write_text(json.dumps(samples, indent=1) + "\n", encoding="utf-8"),
+        )
+        file.unlink()
+        return samples
 
 
 def say(line: str) -> None:

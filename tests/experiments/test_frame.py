@@ -69,6 +69,14 @@ def test_candidates_take_turns_and_the_warm_up_is_dropped() -> None:
     assert samples == {"a": [4.0, 7.0], "b": [5.0, 8.0], "c": [6.0, 9.0]}
 
 
+def test_samples_so_far_are_kept_after_every_round() -> None:
+    kept: list[dict[str, list[float]]] = []
+    values = iter((9.0, 1.0, 2.0))
+    one = Candidate("one", lambda: next(values))
+    alternate([one], repetitions=2, warmup=1, keep=lambda samples: kept.append({"one": list(samples["one"])}))
+    assert kept == [{"one": []}, {"one": [1.0]}, {"one": [1.0, 2.0]}]
+
+
 def test_two_candidates_of_one_name_are_refused() -> None:
     one = Candidate("one", lambda: 1.0)
     with pytest.raises(InputError, match="two candidates have the same name: one, one"):

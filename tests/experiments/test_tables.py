@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments.benchmarks.bench import TABLES, render, run, start_workers
-from experiments.benchmarks.options import parse
+from experiments.benchmarks.options import ROOT, parse
 from experiments.benchmarks.peers.client import Peer
 from experiments.benchmarks.result import read_result
 
@@ -35,3 +38,18 @@ def test_a_table_is_measured_written_and_shown_again(table: str, workers: dict[s
     # Neither file has a path of this machine.
     for file in (f"{table}.json", f"{table}.md"):
         assert str(Path(sys.executable).parent) not in (tmp_path / file).read_text(encoding="utf-8")
+
+
+def test_the_script_for_a_gpu_runs_on_a_cpu(tmp_path: Path) -> None:
+    script = ROOT / "experiments" / "benchmarks" / "gpu.sh"
+    argv = [str(script), "--quick", str(tmp_path), "inference", "shared_pass"]
+    subprocess.run(argv, env=os.environ | {"PYTHON": sys.executable}, check=True, capture_output=True)
+    assert [line.split(" after")[0] for line in (tmp_path / "parts.txt").read_text().splitlines()] == [
+        "inference-cuda-base: exit status 0",
+        "shared_pass: exit status 0",
+    ]
+    assert read_result(tmp_path / "inference-cuda-base.json").medians
+    assert {entry["bank"] for entry in json.loads((tmp_path / "shared_pass.json").read_text())["results"]} == {
+        "lora",
+        "houlsby",
+    }

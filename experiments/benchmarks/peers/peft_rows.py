@@ -13,21 +13,27 @@ Predict = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def make(backbone: str, num_tasks: int, length: int, threads: int) -> Predict:
-    """Return a function that maps a request's body to a response's body; the adapters' values are random."""
+    """Return a function that maps a request's body to a response's body; the adapters' values are random.
+
+    Like our endpoint, it uses the GPU if there is one.
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = transformers.AutoTokenizer.from_pretrained(backbone)
     base = transformers.AutoModel.from_pretrained(backbone, attn_implementation="sdpa").eval()
     config = LoraConfig(r=8, lora_alpha=8, target_modules=["query", "value"], init_lora_weights=False)
     model: Any = get_peft_model(base, config, adapter_name="t0000")
     for number in range(1, num_tasks):
         model.add_adapter(f"t{number:04}", config)
-    model.eval()
-    heads = {f"t{number:04}": torch.nn.Linear(base.config.hidden_size, 2) for number in range(num_tasks)}
+    model.eval().to(device)
+    heads = {f"t{number:04}": torch.nn.Linear(base.config.hidden_size, 2, device=device) for number in range(num_tasks)}
 
     def predict(body: dict[str, Any]) -> dict[str, Any]:
         task = body["task"]
-        batch = tokenizer(body["inputs"], padding=True, truncation=True, max_length=length, return_tensors="pt")
+        batch = tokenizer(body["inputs"], padding=True, truncation=True, max_length=length, return_tensors="pt").to(
+            device
+        )
         with torch.inference_mode():
             model.set_adapter(task)
             states = model(**batch).last_hidden_state

@@ -8,6 +8,7 @@ are close to these (`finalists`). Our candidates and their facts are returned by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.benchmarks.alternate import Candidate, spread
@@ -20,13 +21,15 @@ from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
 
 TARGET_SHARE, TARGET_FACTOR = 0.95, 1.2
+MOST_OF_PEERS = 256
 Facts = dict[str, dict[str, Any]]
 
 
 def measure(bench: Bench) -> Measured:
     """Measure all candidates side by side."""
     candidates, facts = our_candidates(bench)
-    numbers = num_tasks(bench)
+    # Adding 1,000 adapters to a peer takes longer than all measurements.
+    numbers = [number for number in bench.options.tasks if number <= MOST_OF_PEERS]
     tried = {}
     for name, peer in bench.peers.items():
         if name == "transformers":
@@ -56,11 +59,6 @@ def measure(bench: Bench) -> Measured:
     return Measured("seconds of one batch", bench.alternate(candidates), {"candidates": facts, "tried": tried})
 
 
-def num_tasks(bench: Bench) -> tuple[int, ...]:
-    """Return the numbers of banks to measure; 256 are more than a batch of 64 rows can use."""
-    return (2, 8) if bench.options.quick else (32, 256)
-
-
 def rows_of(num_rows: int, tasks: int) -> list[str]:
     """Return the task of each row; rows of one task are adjacent, and every task occurs if there are enough rows.
 
@@ -72,11 +70,11 @@ def rows_of(num_rows: int, tasks: int) -> list[str]:
 
 
 def _theirs(
-    bench: Bench, peer: Peer, kind: str, setting: Setting, numbers: tuple[int, ...]
+    bench: Bench, peer: Peer, kind: str, setting: Setting, numbers: Sequence[int]
 ) -> list[tuple[Candidate, dict[str, Any]]]:
     held = f"many, {kind}"
     peer.ask("load", name=held, setting=setting.request())
-    for task in range(max(numbers)):
+    for task in range(max(numbers, default=1)):
         peer.ask("add", name=held, task=f"task_{task}")
     one = f"{peer.name}, {kind}, one task"
     found = []
