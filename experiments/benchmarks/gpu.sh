@@ -47,14 +47,14 @@ table() {
 for part in "${parts[@]}"; do
   case ${part} in
     tests)
-      limited tests 120 "${python}" -m pytest -v --tb=short -p no:cacheprovider -n "$(nproc)" -m "slow or not slow" \
+      limited tests 90 "${python}" -m pytest -v --tb=short -p no:cacheprovider -p no:benchmark -n "$(nproc)" -m "slow or not slow" \
         tests/engine/test_gpu.py tests/engine/test_cuda_graphs.py tests/banks/test_golden.py tests/store/test_golden_stores.py
       ;;
-    inference) table inference-cuda-base 50 inference --batch 32x128 --count 10 ;;
+    inference) table inference-cuda-base 90 inference --batch 32x128 --count 10 ;;
     shared_pass)
       device=cuda
       if ((${#quick[@]})); then device=cpu; fi
-      limited shared_pass 50 "${python}" -m experiments.benchmarks.shared_pass "${quick[@]}" --device "${device}" \
+      limited shared_pass 110 "${python}" -m experiments.benchmarks.shared_pass "${quick[@]}" --device "${device}" \
         --out "${out}/shared_pass.json"
       ;;
     mixed)
@@ -62,7 +62,7 @@ for part in "${parts[@]}"; do
       if ((${#quick[@]})); then tasks=(); fi
       table mixed-cuda-base 110 mixed --batch 64x128 --count 3 --repetitions 5 "${tasks[@]}"
       ;;
-    step) table step-cuda-base 140 step --batch 32x128 --count 5 --repetitions 5 ;;
+    step) table step-cuda-base 190 step --batch 32x128 --count 5 --repetitions 5 ;;
     large) table inference-cuda-large 60 inference --shape bert-large --batch 32x128 --count 5 --repetitions 5 ;;
     same_rows) table same_rows-cuda-base 40 same_rows --batch 32x128 --repetitions 5 ;;
     serve) table serve-cuda-base 120 serve --repetitions 5 ;;

@@ -10,8 +10,8 @@ graph.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +31,11 @@ BANKS = {"lora": 8, "houlsby": 48}
 """Presets, and the bottleneck size of each."""
 
 
-def measure(shape: Shape, device: str, sizes: tuple[tuple[int, int], ...], repetitions: int) -> list[dict[str, Any]]:
-    """Return one entry for each bank, size and execution: seconds of K separate steps, and of one step with all rows."""
+def measure(
+    shape: Shape, device: str, sizes: tuple[tuple[int, int], ...], repetitions: int
+) -> Iterator[dict[str, Any]]:
+    """Yield one entry for each bank, size and execution: seconds of K separate steps, and of one step with all rows."""
     ways: tuple[Execution, ...] = ("eager", "graph") if torch.device(device).type == "cuda" else ("eager",)
-    found = []
     for preset, size in BANKS.items():
         bank = {"preset": preset, "bottleneck": min(size, shape.hidden)}
         for rows, length in sizes:
@@ -53,9 +54,7 @@ def measure(shape: Shape, device: str, sizes: tuple[tuple[int, int], ...], repet
                 one, all_rows = (median(samples[str(count)]) for count in steps)
                 entry = {"bank": preset, "rows": rows, "length": length, "execution": way}
                 entry |= {"separate": NUM_TASKS * one, "at_once": all_rows, "times": NUM_TASKS * one / all_rows}
-                found.append(entry | {"samples": samples})
-                print(entry, file=sys.stderr, flush=True)
-    return found
+                yield entry | {"samples": samples}
 
 
 def main() -> None:
@@ -69,10 +68,12 @@ def main() -> None:
     machine = describe(torch.device(given.device))
     with tempfile.TemporaryDirectory() as folder:
         shape = make_shape("tiny" if given.quick else given.shape, Path(folder))
-        found = measure(shape, given.device, SIZES[:1] if given.quick else SIZES, 1 if given.quick else 5)
-    command = "python -m experiments.benchmarks.shared_pass " + f"--device {given.device} --shape {shape.name}"
-    facts = {"versions": versions(), "num_tasks": NUM_TASKS, "results": found}
-    write_measured(facts, command, machine, given.out)
+        command = f"python -m experiments.benchmarks.shared_pass --device {given.device} --shape {shape.name}"
+        found = []
+        for entry in measure(shape, given.device, SIZES[:1] if given.quick else SIZES, 1 if given.quick else 5):
+            found.append(entry)
+            facts = {"versions": versions(), "num_tasks": NUM_TASKS, "results": found}
+            write_measured(facts, command, machine, given.out)  # after each entry: a run may be cut off
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,16 @@ def test_finalists_are_the_defaults_and_near_fastest_settings() -> None:
     trials = [Trial(setting, time) for setting, time in zip(settings, times, strict=True)]
     assert finalists(trials) == [settings[0], settings[1], settings[2], settings[6]]
     assert fastest(trials) == settings[2]
+
+
+def test_settings_tried_on_a_gpu() -> None:
+    settings = settings_of(replace(SETTING, device="cuda"), ratio=1.0, quick=False)
+    assert [(setting.precision, setting.execution) for setting in settings] == [
+        ("fp32", "eager"),
+        ("bf16", "eager"),
+        ("bf16", "compiled"),
+        ("bf16", "graph"),
+    ]
 
 
 def test_bf16_is_not_tried_where_it_is_emulated() -> None:

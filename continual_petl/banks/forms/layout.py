@@ -9,6 +9,7 @@ Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -52,10 +53,7 @@ class Layout:
             rows = slice(row, row + num_banks * each)
             self.spans.append(Span(rows, slice(bank, bank + num_banks), num_banks))
             row, bank = rows.stop, bank + num_banks
-        self._bank_N: Tensor | None = None
-        if self.num_rows != self.num_banks:
-            each_T = torch.tensor(counts)
-            self._bank_N = torch.repeat_interleave(torch.arange(len(counts)), each_T).to(device, non_blocking=True)
+        self._bank_N = None if self.num_rows == self.num_banks else _bank_of_row(tuple(counts), device)
 
     @property
     def whole(self) -> bool:
@@ -75,3 +73,10 @@ class Layout:
                 f"{what} has {rows} rows, but {wanted} were expected: this model changes the rows of a batch during a "
                 "pass, so several banks cannot share one. Predict one task at a time."
             )
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def _bank_of_row(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the number of each row's bank (N,); kept, since a GPU would wait for the copy, and a CUDA graph refuses it."""
+    return torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts)).to(device)
