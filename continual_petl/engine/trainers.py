@@ -221,6 +221,8 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=r".*does not have many workers")
         # The frozen backbone is meant to be in eval mode.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+        # Whoever writes `accelerator: cpu` has chosen the CPU.
+        warnings.filterwarnings("ignore", message=r"GPU available but not used")
         # Lightning 2.6 uses a name that torch 2.13 has deprecated.
         warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec.* is deprecated", category=FutureWarning)
         try:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from continual_petl import InputError, learn
+from continual_petl.engine.trainers import quiet
 from continual_petl.errors import Interrupted
 from continual_petl.learner import cuda_graphs
 from continual_petl.learner.cuda_graphs import STEP, StepGraphs, check_precision
@@ -172,7 +173,8 @@ def test_settings_without_graphs_are_refused(
 
 def test_mixed_precision_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("one", num_rows=16)], training=QUICK), tmp_path / "run")
-    trainer = L.Trainer(precision="bf16-mixed", accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    with quiet():
+        trainer = L.Trainer(precision="bf16-mixed", accelerator="cpu", logger=False, default_root_dir=tmp_path)
     with pytest.raises(
         InputError, match=r"but the Trainer's precision is bf16-mixed \(training.precision: bf16 works\)"
     ):

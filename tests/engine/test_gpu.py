@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from continual_petl import InputError, Run, learn
@@ -149,6 +149,15 @@ def test_device_of_a_stream(monkeypatch: pytest.MonkeyPatch, trainer: dict[str, 
     assert device_of(trainer) == torch.device(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of(trainer) == torch.device("cpu")
+
+
+def test_no_warning_where_a_stream_leaves_a_gpu_unused(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Lightning warns of it for each Trainer, and warnings are errors here.
+    monkeypatch.setattr(CUDAAccelerator, "is_available", lambda: True)
+    spec = stream(backbone_folder(), [task("one", num_rows=16)], training=QUICK, trainer={"accelerator": "cpu"})
+    assert learn(spec, tmp_path / "run").verify()[0].ok
 
 
 def test_full_gpu_is_reported(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
