@@ -11,22 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Protocol
 
 from continual_petl._strict_model import KnownName
-from continual_petl.added import added, load_added, modules_in
+from continual_petl.added import Registry, added
 from continual_petl.errors import InputError
 from continual_petl.kind import Kind
 from continual_petl.own_code import code_digest, file_of, import_own, is_own
 
+REGISTRY = Registry("kinds", "continual_petl.kinds", Kind)
 
-@cache
+
 def built_in() -> tuple[str, ...]:
     """Return the names of the kinds of this package: those of the files in `continual_petl.kinds`, with hyphens."""
-    return tuple(name.replace("_", "-") for name in modules_in(str(Path(__file__).with_name("kinds"))))
+    return REGISTRY.built_in
 
 
 class HasKind(Protocol):
@@ -48,35 +46,9 @@ def find_kind(name: str) -> Kind:
     Raises:
         InputError: if there is none, or the package that adds it is broken.
     """
-    return _registered[name] if name in _registered else _found(name)
-
-
-@cache
-def _found(name: str) -> Kind:
-    if name in built_in():
-        return _of_file(name)
-    if name not in added("kinds") and is_own(name):
+    if is_own(name) and name not in kind_names():
         raise InputError(not_allowed(name))
-    if name not in added("kinds"):
-        raise InputError(
-            f"kind: got {name!r}; allowed: {', '.join(kind_names())}. If a package adds it, install that package."
-        )
-    made = load_added("kinds", name, lambda found: found())
-    if not isinstance(made, Kind) or made.name != name:
-        raise InputError(
-            f"kind {name!r}: {added('kinds')[name].value} has to be a class derived from continual_petl.kind.Kind with this "
-            f"name; it makes {made!r:.80}."
-        )
-    return made
-
-
-def _of_file(name: str) -> Kind:
-    module = import_module(f"continual_petl.kinds.{name.replace('-', '_')}")
-    own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    found = next((each for each in own if issubclass(each, Kind) and getattr(each, "name", None) == name), None)
-    if found is None:
-        raise InputError(f"kind {name!r}: {module.__file__} has to define {_FORM}, with name = {name!r}.")
-    return found()
+    return REGISTRY.find(name)
 
 
 def allow_kind(name: str, digest: str | None = None) -> None:
@@ -98,14 +70,14 @@ def allow_kind(name: str, digest: str | None = None) -> None:
                 f"kind {name!r}: {file_of('kind', name)} has changed since it was imported: restart Python."
             )
         return
-    made = import_own("kind", name, _FORM)
+    made = import_own("kind", name, REGISTRY.form)
     if not (isinstance(made, type) and issubclass(made, Kind)) or made.__module__ != name.rpartition(".")[0]:
         raise InputError(
-            f"kind {name!r}: it is {made!r:.80}; a kind has to be {_FORM}, defined in the module that is named."
+            f"kind {name!r}: it is {made!r:.80}; a kind has to be {REGISTRY.form}, defined in the module that is named."
         )
     kind = made()
     kind.name = name
-    _registered[name], _codes[name] = kind, found
+    REGISTRY.registered[name], _codes[name] = kind, found
 
 
 def kind_code(name: str) -> str | None:
@@ -155,14 +127,12 @@ def register_kind(kind: Kind) -> None:
     Raises:
         InputError: if there is another kind of this name.
     """
-    if kind.name in kind_names() and type(_registered.get(kind.name)).__qualname__ != type(kind).__qualname__:
-        raise InputError(f"kind {kind.name!r}: there is a kind of this name already; choose another name.")
-    _registered[kind.name] = kind
+    REGISTRY.register(kind)
 
 
 def kind_names() -> tuple[str, ...]:
     """Return the names of all kinds: those of this package, then those that installed packages or this process add."""
-    return tuple(dict.fromkeys((*built_in(), *added("kinds"), *_registered)))
+    return REGISTRY.names()
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -180,11 +150,9 @@ def names_where(fact: str) -> tuple[str, ...]:
     return tuple(kind.name for kind in kinds() if getattr(kind, fact))
 
 
-_registered: dict[str, Kind] = {}
 _codes: dict[str, str] = {}
 """The digests of the modules of kinds that the user has allowed in this process."""
 _may_import = ContextVar("_may_import", default=True)
-_FORM = "a class derived from continual_petl.kind.Kind"
 
 
 def _refuse(value: object) -> None:

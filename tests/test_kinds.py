@@ -90,7 +90,7 @@ except ValueError as error:
     )
     assert "spearman <continual_petl.kinds.half_ranks.Ranks" in done.stdout, done.stderr
     assert done.stdout.splitlines()[0].endswith("False")
-    assert "wrong.py has to define a class derived from continual_petl.kind.Kind, with name = 'wrong'." in done.stdout
+    assert "wrong.py has to define a class derived from continual_petl.kind.Kind, with name = 'wrong';" in done.stdout
 
 
 class Twice(Regression):
@@ -102,7 +102,7 @@ def twice() -> Iterator[Kind]:
     added = Twice()
     register_kind(added)
     yield added
-    kind_registry._registered.clear()
+    kind_registry.REGISTRY.registered.clear()
 
 
 def test_a_registered_kind_is_known_everywhere(twice: Kind) -> None:
@@ -116,6 +116,11 @@ def test_a_kind_of_the_same_name_is_refused(twice: Kind) -> None:
     register_kind(Twice())  # a module that is executed again, as in a notebook
     with pytest.raises(InputError, match="kind 'regression': there is a kind of this name already"):
         register_kind(Regression())
+
+
+def test_what_is_not_a_kind_is_refused() -> None:
+    with pytest.raises(InputError, match=r"it has to be an object of a class derived from .*Kind, .*it makes <class"):
+        register_kind(Twice)  # type: ignore[arg-type]
 
 
 def test_unknown_kind_is_refused_with_those_that_are_known() -> None:
@@ -142,7 +147,7 @@ def installed(folder: Path, value: str, code: str) -> dict[str, str]:
         (
             "counting:Counts",
             "class Counts(Regression):\n    name = 'other'\n",
-            "with this name; it makes <counting.Counts",
+            "with name = 'counts'; it makes <counting.Counts",
         ),
         ("counting:Missing", "", "kind 'counts': counting:Missing cannot be loaded: AttributeError"),
     ],

@@ -41,7 +41,7 @@ def ssf() -> Iterator[FormConfig]:
     form: FormConfig = names["ScaleShiftConfig"]()
     forms.register_form(form)
     yield form
-    forms._registered.clear()
+    forms.REGISTRY.registered.clear()
 
 
 def test_it_computes_its_formula_alone_and_in_a_mixed_batch(
@@ -104,7 +104,9 @@ def test_a_form_that_is_not_complete_is_refused(ssf: FormConfig) -> None:
     class WithoutRows(FormConfig):
         name = "without"
 
-    with pytest.raises(InputError, match=r"has to be a class derived from .*FormConfig, with name = 'without', rows"):
+    with pytest.raises(
+        InputError, match=r"an object of a class derived from .*FormConfig, with name = 'without', rows"
+    ):
         forms.register_form(WithoutRows())
     forms.register_form(Empty())
     modification = Modification(form="empty", modifies="query")

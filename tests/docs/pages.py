@@ -45,9 +45,9 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
                 case language:
                     raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
     finally:
-        kind_registry._registered.clear()  # those that the page has added
+        kind_registry.REGISTRY.registered.clear()  # those that the page has added
         kind_registry._codes.clear()
-        forms._registered.clear()
+        forms.REGISTRY.registered.clear()
     return used
 
 

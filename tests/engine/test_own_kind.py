@@ -49,7 +49,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """Forget that kinds were allowed, as in a new process."""
-    kind_registry._registered.clear()
+    kind_registry.REGISTRY.registered.clear()
     kind_registry._codes.clear()
 
 

@@ -28,7 +28,7 @@ NAME = "kinds_of_mine.Halves"
 
 def forget() -> None:
     """Forget the module and its permission, as in a new process."""
-    kind_registry._registered.clear()
+    kind_registry.REGISTRY.registered.clear()
     kind_registry._codes.clear()
     sys.modules.pop("kinds_of_mine", None)
 
