@@ -167,6 +167,10 @@ class Kind:
             return ("accuracy",)
         return self.metrics if options is None else OF_CLASSES
 
+    def lowest(self, metric: str) -> float:
+        """Return the lowest value of one of its metrics, which may be ``-math.inf``."""
+        return -1.0 if metric == "matthews" else 0.0
+
     # Rows as they are read. All these methods raise `InputError`, which names the rows that cannot be used.
     def labels_in(self, task: Any, train: Any, given: tuple[str, ...] | None) -> Iterable[str]:
         """Return all labels of the training rows; only kinds with labels have this method.

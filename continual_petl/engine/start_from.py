@@ -38,7 +38,7 @@ from continual_petl.engine.signals import KeepSignals, fitting
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
-from continual_petl.heads.metric_names import lowest
+from continual_petl.heads.metric_code import lowest
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.begin import check_start, copy_bank
 from continual_petl.router.similarity import distances
@@ -125,32 +125,33 @@ def _chosen(run: TaskRun) -> Start:
         return _number(tried[-1])
 
     margin = MARGIN if is_whole(run) else HEAD_START
-    bar = _bar(scored(StartCandidate()), run.plan.metric, num_rows, margin)
+    floor = lowest(kind_of(run.plan), run.plan.metric)
+    bar = _bar(scored(StartCandidate()), floor, num_rows, margin)
     # An average costs two more fits, one of them to learn its weights, and rarely helps if its banks do not.
     num_better = sum(scored(StartCandidate(parents=(parent,))) > bar for parent in parents)
     if num_better > 1 and run.plan.bank.why_not_averaged() is None:
         with suppress(DivergedError):  # then only the other starting points are compared
             scored(_average(run, parents, num_steps))
-    chosen = best(tried, run.plan.metric, num_rows, margin)
+    chosen = best(tried, floor, num_rows, margin)
     return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=chosen)
 
 
-def best(tried: Sequence[StartCandidate], metric: str, num_rows: int, margin: float) -> int:
+def best(tried: Sequence[StartCandidate], floor: float, num_rows: int, margin: float) -> int:
     """Return the position of the best starting point; the first one is the fresh bank.
 
     Args:
         tried: the starting points, with their scores; None is worse than any score.
-        metric: the metric of the scores.
+        floor: the lowest value of the scores' metric.
         num_rows: number of rows that the starting points were scored on.
         margin: number of standard errors by which the score of the fresh bank has to be exceeded.
 
     Example:
         >>> pairs = [[StartCandidate(score=0.5), StartCandidate(score=other)] for other in (0.5, 0.52, 0.54)]
-        >>> [best(pair, "accuracy", 100, 0.5) for pair in pairs]
+        >>> [best(pair, 0.0, 100, 0.5) for pair in pairs]
         [0, 0, 1]
     """
     fresh, *scores = (_number(each) for each in tried)
-    scores = [_bar(fresh, metric, num_rows, margin), *scores]
+    scores = [_bar(fresh, floor, num_rows, margin), *scores]
     return scores.index(max(scores))
 
 
@@ -158,15 +159,16 @@ def _number(candidate: StartCandidate) -> float:
     return float("-inf") if candidate.score is None else candidate.score
 
 
-def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
+def _bar(fresh: float, floor: float, num_rows: int, margin: float) -> float:
     """Return the score that another starting point has to exceed: the fresh bank's score plus ``margin`` standard errors.
 
     This is the standard error of the difference of two independent scores, both about as large as the fresh bank's.
-    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows. One right and one
-    wrong row are added to the count, so that the margin is not zero if the fresh bank gets every row wrong or right.
+    Scores that can be negative are treated as Pearson's correlation (large-sample formula; one below -1, as R2 can be, as no
+    correlation), all others as shares of the rows. One right and one wrong row are added to the count, so that the margin is
+    not zero if the fresh bank gets every row wrong or right.
     """
-    if lowest(metric) < 0:
-        return fresh + margin * math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, fresh)) ** 2)
+    if floor < 0:
+        return fresh + margin * math.sqrt(2 / num_rows) * (1 - (min(1.0, fresh) if fresh >= -1 else 0.0) ** 2)
     share = (min(1.0, max(0.0, fresh)) * num_rows + 1) / (num_rows + 2)
     return fresh + margin * math.sqrt(2 * share * (1 - share) / num_rows)
 

@@ -4,12 +4,14 @@ name under which an installed package adds it, in the group ``continual_petl.met
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from continual_petl.added import added
 from continual_petl.errors import InputError
+from continual_petl.kind import Kind
 from continual_petl.kind_registry import kinds
 from continual_petl.own_code import code_digest, file_of, import_own
 from continual_petl.own_code import is_own as is_own
@@ -74,6 +76,11 @@ def function_of(metric: str, digest: str) -> Function:
     return function
 
 
+def lowest(kind: Kind, metric: str) -> float:
+    """Return the lowest value of a metric: the attribute ``lowest`` of a user's function, or what its kind says."""
+    return float(getattr(_loaded[metric][0], "lowest", 0.0)) if metric in _loaded else kind.lowest(metric)
+
+
 def code_problem(metric: str, digest: str) -> str | None:
     """Return why a score cannot be computed as it was certified, or None if the code is the same; nothing is imported.
 
@@ -104,6 +111,11 @@ def _checked(metric: str, function: Any, module: str) -> Function:
         raise InputError(
             f"metric {metric!r}: this function is defined in module {home}, whose code the certificate has to identify: "
             f"write metric: {home}.{function.__name__}."
+        )
+    lowest = getattr(function, "lowest", 0.0)
+    if isinstance(lowest, bool) or not isinstance(lowest, int | float) or math.isnan(lowest):
+        raise InputError(
+            f"metric {metric!r}: its attribute lowest is {lowest!r:.80}; it has to be a number, or -math.inf."
         )
     allowed: Function = function
     return allowed

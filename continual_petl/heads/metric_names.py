@@ -12,18 +12,6 @@ ERRORS = {"rmse": "rmse_of_mean", "mae": "mae_of_mean"}
 rows' targets. Lower is better, so they select no bank and fill no result matrix."""
 ERROR_NAMES = tuple(name for pair in ERRORS.items() for name in pair)
 
-_CORRELATIONS = frozenset({"matthews", "spearman", "pearson"})
-
-
-def lowest(metric: str) -> float:
-    """Return the lowest value of a metric: -1 for a correlation, 0 for all others, except those that users define.
-
-    Example:
-        >>> lowest("pearson"), lowest("accuracy")
-        (-1.0, 0.0)
-    """
-    return -1.0 if metric in _CORRELATIONS else 0.0
-
 
 def is_of_entities(metric: str | None) -> bool:
     """Return whether a metric counts entities, for which the tags of a task must mark entities."""

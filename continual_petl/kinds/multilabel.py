@@ -26,7 +26,7 @@ class Multilabel(OfTexts):
     """The head has one output for each label, with a sigmoid and a binary cross-entropy for each."""
 
     name = "multilabel"
-    metrics = ("micro_f1", "macro_f1", "exact_match")
+    metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "exact_match")
     has_labels = True
     trains_with = frozenset({"class_weights", "head_dropout"})
     answer_type = "list"

@@ -54,7 +54,7 @@ class MultipleChoice(OfSeveral):
 
     name = "multiple-choice"
     columns = ("source", "options", "label")
-    metrics = ("accuracy",)
+    metrics: tuple[str, ...] = ("accuracy",)
     input_name = "source"
     chooses = True
     several = "a row is read once with each of its options"

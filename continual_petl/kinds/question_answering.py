@@ -82,7 +82,7 @@ class QuestionAnswering(OfSeveral):
         ),
     }
     own_settings = SpanSettings
-    metrics = ("f1", "exact_match")
+    metrics: tuple[str, ...] = ("f1", "exact_match")
     input_name = "question and context"
     always_pairs = True
     extracts = True

@@ -28,7 +28,7 @@ class Regression(OfTexts):
     """The head has one output, with the squared error as loss."""
 
     name = "regression"
-    metrics = ("spearman", "pearson")
+    metrics: tuple[str, ...] = ("spearman", "pearson")
     has_numbers = True
     answer_type = "float"
     summary = "points"
@@ -51,6 +51,10 @@ class Regression(OfTexts):
         head = NumberHead(self.name, width, num_outputs, **settings)
         head.targets = targets
         return head
+
+    def lowest(self, metric: str) -> float:
+        """Return -1, since its metrics are correlations."""
+        return -1.0
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead

@@ -27,7 +27,7 @@ class TokenClassification(OfClasses):
 
     name = "token-classification"
     columns = ("tokens", "tags")
-    metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+    metrics: tuple[str, ...] = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
     input_name = "words"
     cell_form = "a list of words, or as text with spaces between the words"
     per_word = True

@@ -20,6 +20,8 @@ from continual_petl.engine import start_from
 from continual_petl.engine.signals import KeepSignals
 from continual_petl.engine.start_from import combine
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
+from continual_petl.heads.metric_code import lowest
+from continual_petl.kind_registry import find_kind
 from continual_petl.store.certificate.certificate import Certificate, write_certificate
 from continual_petl.store.certificate.values import Start, StartCandidate
 from continual_petl.store.store import Store
@@ -132,13 +134,21 @@ def test_average_is_tried_if_two_banks_alone_would_be_chosen(
 
 
 @pytest.mark.parametrize(
-    ("metric", "fresh", "leads"),
-    [("accuracy", 0.5, 0.0707), ("entity_f1", 0.0, 0.0139), ("spearman", -0.1, 0.1400), ("matthews", 0.5, 0.1061)],
+    ("kind", "metric", "fresh", "leads"),
+    [
+        ("classification", "accuracy", 0.5, 0.0707),
+        ("classification", "matthews", 0.5, 0.1061),
+        ("causal-lm", "matthews", 0.5, 0.1061),
+        ("token-classification", "entity_f1", 0.0, 0.0139),
+        ("regression", "spearman", -0.1, 0.1400),
+        ("regression", "pearson", -3.0, 0.1414),  # no correlation, but R2 of a kind of one's own may be as low
+    ],
 )
-def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, leads: float) -> None:
+def test_margin_is_the_standard_error_of_the_metric(kind: str, metric: str, fresh: float, leads: float) -> None:
+    floor = lowest(find_kind(kind), metric)
     for lead, chosen in ((leads - 0.001, 0), (leads + 0.001, 1)):
         tried = [StartCandidate(score=fresh), StartCandidate(score=fresh + lead)]
-        assert start_from.best(tried, metric, 100, 1.0) == chosen
+        assert start_from.best(tried, floor, 100, 1.0) == chosen
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class Generation(OfTexts):
     """A kind whose head is the backbone's frozen language-modelling head."""
 
     columns = ("source", "options", "target")
-    metrics = OF_TEXTS
+    metrics: tuple[str, ...] = OF_TEXTS
     trains_with = frozenset({"label_smoothing"})
     input_name = "source"
     generates = True

@@ -62,7 +62,7 @@ class OneLabel(OfClasses):
     """A kind with one label for each row."""
 
     has_one_label = True
-    metrics = OF_CLASSES
+    metrics: tuple[str, ...] = OF_CLASSES
 
     def labels_in(self, task: TaskSpec, train: SplitRows, given: tuple[str, ...] | None) -> Iterable[str]:
         """Return the label of every training row."""
