@@ -8,6 +8,7 @@ from typing import Any
 
 from continual_petl import kind_registry
 from continual_petl.banks.config import forms
+from continual_petl.report.figures import registry as figures
 from tests.docs.blocks import Block, BrokenPage, blocks_of
 from tests.docs.not_run import PYTHON, TEXTS
 from tests.docs.shell import run_block
@@ -48,6 +49,8 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
         kind_registry.REGISTRY.registered.clear()  # those that the page has added
         kind_registry._codes.clear()
         forms.REGISTRY.registered.clear()
+        for name in [name for name, figure in figures._of_run.items() if figure.draw.__module__ == "__page__"]:
+            del figures._of_run[name]
     return used
 
 

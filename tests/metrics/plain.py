@@ -1,4 +1,4 @@
-"""The metrics restated as plain Python loops with the papers' indices, and the cells of R that each metric needs.
+"""The metrics restated as plain Python loops with the papers' indices; a new metric needs a function of its name here.
 
 Written from the formulas, without torch and without looking at the library's code.
 """
@@ -6,7 +6,9 @@ Written from the formulas, without torch and without looking at the library's co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
 
 Matrix = Sequence[Sequence[float]]
 Cells = set[tuple[int, int]]
@@ -40,7 +42,7 @@ def bwt_gem(R: Matrix) -> float:
 
 def bwt_gem_code(R: Matrix) -> float:
     T = len(R)
-    return math.fsum(R[T - 1][i] - R[i][i] for i in range(T)) / T
+    return math.fsum(R[T - 1][i] - R[i][i] for i in range(T - 1)) / T  # for the last task, this is a score minus itself
 
 
 def bwt_tri(R: Matrix) -> float:
@@ -96,28 +98,20 @@ def intransigence_mean(R: Matrix, a: Sequence[float]) -> float:
     return _mean([a[k] - R[k][k] for k in range(len(R))])
 
 
-def _cells(wanted: Callable[[int, int, int], bool]) -> Callable[[int], Cells]:
-    return lambda T: {(i, j) for i in range(T) for j in range(T) if wanted(i, j, T - 1)}
+def needed(name: str, T: int) -> Cells:
+    """Return the cells (i, j) of R that a metric's formula reads, counted from 0."""
+    cells: Cells = set()
 
+    class Row(list[float]):
+        def __init__(self, i: int) -> None:
+            super().__init__([0.5] * T)
+            self.i = i
 
-NEEDED: dict[str, Callable[[int], Cells]] = {
-    "acc": _cells(lambda i, j, end: i == end),
-    "learning_accuracy": _cells(lambda i, j, end: i == j),
-    "average_accuracy_tri": _cells(lambda i, j, end: i >= j),
-    "average_incremental_accuracy": _cells(lambda i, j, end: i >= j),
-    "bwt_gem": _cells(lambda i, j, end: j < end and i in (j, end)),
-    "bwt_gem_code": _cells(lambda i, j, end: j < end and i in (j, end)),
-    "bwt_tri": _cells(lambda i, j, end: j < end and i >= j),
-    "bwt_plus": _cells(lambda i, j, end: j < end and i >= j),
-    "rem": _cells(lambda i, j, end: j < end and i >= j),
-    "forgetting_max": _cells(lambda i, j, end: j < end and i >= j),
-    "forgetting_max_all_rows": _cells(lambda i, j, end: j < end),
-    "forgetting_first": _cells(lambda i, j, end: j < end and i in (j, end)),
-    "fwt_tri": _cells(lambda i, j, end: i < j),
-    "fwt_gem": _cells(lambda i, j, end: j == i + 1),
-    "fwt_gem_code": _cells(lambda i, j, end: j == i + 1),
-    "fwt_plasticity": _cells(lambda i, j, end: i == j > 0),
-    "intransigence": _cells(lambda i, j, end: i == j == end),
-    "intransigence_mean": _cells(lambda i, j, end: i == j),
-}
-"""For each metric, the cells (i, j) of R that its formula reads, counted from 0."""
+        def __getitem__(self, key: Any) -> Any:
+            read = range(T)[key]
+            cells.update((self.i, j) for j in ([read] if isinstance(read, int) else read))
+            return super().__getitem__(key)
+
+    formula = globals()[name]
+    formula(*([Row(i) for i in range(T)], [0.5] * T)[: len(signature(formula).parameters)])
+    return cells

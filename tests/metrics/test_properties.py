@@ -48,7 +48,7 @@ def _plain_value(name: str, R_TT: Tensor, reference_T: Tensor) -> float:
 
 
 def test_every_metric_has_a_plain_restatement() -> None:
-    assert set(ALL) == set(plain.NEEDED)
+    assert [name for name in ALL if not hasattr(plain, name)] == []
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -167,7 +167,7 @@ def test_variants_are_related_as_named(result: tuple[Tensor, Tensor]) -> None:
 @given(result=results())
 def test_only_the_cells_of_the_formula_are_read(name: str, result: tuple[Tensor, Tensor]) -> None:
     R_TT, reference_T = result
-    needed = plain.NEEDED[name](len(R_TT))
+    needed = plain.needed(name, len(R_TT))
     sparse_TT = torch.full_like(R_TT, torch.nan)
     for i, j in needed:
         sparse_TT[i, j] = R_TT[i, j]
@@ -181,7 +181,7 @@ def test_missing_required_score_makes_the_value_missing(
     name: str, result: tuple[Tensor, Tensor], data: st.DataObject
 ) -> None:
     R_TT = result[0].clone()
-    i, j = data.draw(st.sampled_from(sorted(plain.NEEDED[name](len(R_TT)))))
+    i, j = data.draw(st.sampled_from(sorted(plain.needed(name, len(R_TT)))))
     R_TT[i, j] = torch.nan
     assert _value(name, R_TT, result[1]).isnan()
 

@@ -52,10 +52,10 @@ def test_results_have_every_metric_of_the_matrix() -> None:
 
 @pytest.fixture
 def worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "worst.py").write_text(
+    (tmp_path / "worst_of_a_test.py").write_text(
         "from continual_petl.metrics.registry import matrix_metric\n"
         "@matrix_metric\n"
-        "def worst_score(R_TT):\n"
+        "def worst_of_a_test(R_TT):\n"
         '    """Lowest final score."""\n'
         "    return R_TT[-1].min()\n"
     )
@@ -64,13 +64,13 @@ def worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     files_of.cache_clear()
     yield
     files_of.cache_clear()
-    sys.modules.pop("continual_petl.metrics.worst", None)
+    sys.modules.pop("continual_petl.metrics.worst_of_a_test", None)
 
 
 @pytest.mark.usefixtures("worst")
 def test_a_new_file_is_a_new_metric_of_every_run() -> None:
-    assert _results(R_TT).to_json()["matrix_metrics"]["worst_score"] == 0.6
-    assert registry.meaning("worst_score") == "Lowest final score."
+    assert _results(R_TT).to_json()["matrix_metrics"]["worst_of_a_test"] == 0.6
+    assert registry.meaning("worst_of_a_test") == "Lowest final score."
 
 
 def test_a_metric_of_an_installed_package_appears_in_a_run(tmp_path: Path) -> None:
