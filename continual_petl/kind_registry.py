@@ -114,11 +114,16 @@ def kinds_refused() -> Iterator[None]:
 
 def import_kind(tree: object) -> None:
     """Import the kind of a task, given as plain data, if the task allows it; do nothing inside `kinds_refused`."""
-    if not isinstance(tree, Mapping) or tree.get("remote_code") is not True or not _may_import.get():
-        return
-    name = tree.get("kind")
-    if isinstance(name, str) and is_own(name) and name not in added("kinds"):
+    if _may_import.get() and (name := own_kind(tree)) is not None:
         allow_kind(name)
+
+
+def own_kind(tree: object) -> str | None:
+    """Return the kind that a task, given as plain data, asks to import; None if it asks for none."""
+    if not isinstance(tree, Mapping) or tree.get("remote_code") is not True:
+        return None
+    name = tree.get("kind")
+    return name if isinstance(name, str) and is_own(name) and name not in added("kinds") else None
 
 
 def register_kind(kind: Kind) -> None:

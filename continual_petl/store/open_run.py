@@ -17,6 +17,7 @@ from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 from continual_petl.streams.stream_file.similar_files import did_you_mean_path
+from continual_petl.streams.stream_file.yaml_file import own_kinds_in
 
 
 def is_on_hub(run: str | Path) -> bool:
@@ -35,7 +36,7 @@ def check_local(run: str | Path) -> None:
 
 
 def allow_kinds(folder: str | Path, *, permitted: bool = True) -> None:
-    """Import the kinds of the user's own that the certificates of a run name; a run on the Hub is not downloaded yet.
+    """Import the kinds of the user's own that a run's certificates and stream name; a run on the Hub is not downloaded yet.
 
     Args:
         folder: the run folder.
@@ -49,10 +50,15 @@ def allow_kinds(folder: str | Path, *, permitted: bool = True) -> None:
     for file in sorted(Path(folder).glob("banks/*/bank.json")):
         content = read_file(file)
         if b'"kind_code"' in content and (tree := parse_json(content, str(file))).get("kind_code"):
-            name = str(tree.get("kind"))
-            if not permitted and kind_code(name) is None:
-                raise InputError(not_allowed(name))
-            allow_kind(name, str(tree["kind_code"]))
+            _allow(str(tree.get("kind")), str(tree["kind_code"]), permitted=permitted)
+    for name in own_kinds_in(Path(folder) / "stream.yaml"):
+        _allow(name, None, permitted=permitted)
+
+
+def _allow(name: str, digest: str | None, *, permitted: bool) -> None:
+    if not permitted and kind_code(name) is None:
+        raise InputError(not_allowed(name))
+    allow_kind(name, digest)
 
 
 def open_store(folder: str | Path) -> Store:

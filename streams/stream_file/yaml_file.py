@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from continual_petl._strict_model import UserSpec
 from continual_petl.errors import StreamFileError
-from continual_petl.kind_registry import kinds_refused
+from continual_petl.kind_registry import kinds_refused, own_kind
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -66,6 +66,18 @@ def load_stream(
     """
     with nullcontext() if code else kinds_refused():
         return load_located(path, overrides)[0]
+
+
+def own_kinds_in(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the kinds that a stream file asks to import, without importing them; none of a file that cannot be read."""
+    try:
+        if "remote_code" not in _text(os.fspath(path)):  # a long stream is not read twice
+            return ()
+        tasks = _read(path, (), "stream")[0].get("tasks")
+    except StreamFileError:
+        return ()
+    names = map(own_kind, tasks if isinstance(tasks, list) else ())
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 class PartlyUsableError(StreamFileError):

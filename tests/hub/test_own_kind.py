@@ -14,7 +14,7 @@ from continual_petl import InputError, Run, StoreError, kind_registry, learn
 from continual_petl.cli.main import main
 from tests.hub.conftest import SETTINGS, Folder
 from tests.hub.local_hub import LocalHub
-from tests.streams_in_code import regression_task, stream
+from tests.streams_in_code import regression_task, stream, task
 
 CODE = """
 from pathlib import Path
@@ -96,3 +96,39 @@ def test_other_code_and_no_code_are_refused(module: Path, pushed: Any, tmp_path:
         Run(where, remote_code=True)
     assert len(str(caught.value).splitlines()) == 1
     assert not module.with_name("trace").exists()
+
+
+@pytest.fixture
+def half_learned(module: Path, hub: LocalHub, backbone_folder: Folder, tmp_path: Path) -> None:
+    """Push a run, and copy its folder, whose second task has such a kind and is not learned yet."""
+    own = regression_task("own", num_rows=16) | {"kind": NAME, "remote_code": True}
+    tasks = stream(backbone_folder(), [task("one", num_rows=16), own], **SETTINGS)
+    Run.create(tasks, tmp_path / "run").learn(next(iter(tasks)))
+    Run(tmp_path / "run", remote_code=True).push("user/run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    forget()
+    module.with_name("trace").unlink()
+
+
+@pytest.mark.usefixtures("half_learned")
+@pytest.mark.parametrize("place", ["hub", "copy"])
+def test_the_kind_of_a_task_that_is_not_learned_yet_needs_permission_too(
+    module: Path, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = tmp_path / "copy" if place == "copy" else "hf://user/run"
+    for _ in range(2):  # the second time, there is a download
+        with pytest.raises(InputError, match="not imported without your permission") as caught:
+            Run(where)
+        assert "does not match its certificates" not in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+    assert not module.with_name("trace").exists()
+    run = Run(where, remote_code=True)
+    assert run.predict("w1", task="one").task == "one"
+    forget()
+    for words in (["show", "--task", "one"], ["verify"], ["report", "--output", str(tmp_path / "page")]):
+        forget()
+        assert main([words[0], str(where), *words[1:], "--remote-code"]) == 0, capsys.readouterr()
+    module.unlink()
+    forget()
+    with pytest.raises(InputError, match="there is no module 'kinds_of_mine': install its package, or add"):
+        Run(where, remote_code=True)
