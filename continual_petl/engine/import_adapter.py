@@ -208,7 +208,7 @@ def _with_rows(
     scores, answers = predict_splits(run)
     notices = (*run.data.notices, _notice(entry, origin), *differing)
     learned = TrainedBank(
-        record=_record(session, run.plan, origin, notices, scores, run.data.digests),
+        plan=_record(session, run.plan, origin, notices, scores, run.data.digests),
         bank=run.bank,
         backbone=run.backbone,
         probe=probe,
@@ -239,7 +239,7 @@ def _without_rows(
     record = _record(session, plan, origin, (notice, *differing), {}, {})
     clock.lap("evaluate")
     return TrainedBank(
-        record=record, bank=bank, backbone=backbone, probe=probe, history=_history(entry, {}), seconds=clock.laps
+        plan=record, bank=bank, backbone=backbone, probe=probe, history=_history(entry, {}), seconds=clock.laps
     )
 
 

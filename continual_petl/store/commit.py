@@ -13,8 +13,6 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.task_bank import TaskBank
@@ -34,15 +32,11 @@ from continual_petl.store.verify.replay import decode_probe, replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedBank:
-    """A bank that has been learned and scored but not committed."""
+class TrainedBank(TaskBank):
+    """A bank, in its stored form (`Bank.fold`), that has been learned and scored but not committed."""
 
-    record: LearnedTask
+    plan: LearnedTask
     """What the certificate will say about it, as far as it is known before the commit."""
-    bank: Bank
-    """In its stored form; see `Bank.fold`."""
-    backbone: Backbone
-    """The backbone it was learned on."""
     probe: Mapping[str, Tensor]
     """Inputs; see `continual_petl.store.verify.probe.make_probe`."""
     history: History
@@ -71,7 +65,7 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, since
             the new bank could then take its position; or if writing fails.
     """
-    record, backbone = learned.record, learned.backbone
+    record, backbone = learned.plan, learned.backbone
     task = record.task
     check_modes(task, backbone.model, dropout=False)
     store.check_complete()

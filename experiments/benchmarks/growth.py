@@ -79,7 +79,7 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
             bank = build_bank(plan, backbone, folded=True)
             bank.load_state_dict(tensors)
             learned = TrainedBank(
-                record=plan,
+                plan=plan,
                 bank=bank.eval(),
                 backbone=backbone,
                 probe=make_probe(plan, backbone, models.tokenizer, first.max_length),

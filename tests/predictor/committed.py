@@ -57,7 +57,7 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
             for parameter in bank.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
         learned = TrainedBank(
-            record=plan,
+            plan=plan,
             bank=bank.eval(),
             backbone=backbone,
             probe=make_probe(plan, backbone, models.tokenizer, first.max_length),

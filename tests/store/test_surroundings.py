@@ -113,7 +113,7 @@ def test_certificate_with_dropout_on_is_refused(folder: Path) -> None:
     backbone.model.train()
     record = store.certificate("one")
     learned = TrainedBank(
-        record=record,
+        plan=record,
         bank=store.load_bank("one", backbone),
         backbone=backbone,
         probe=make_probe(record, backbone, models.tokenizer, 16),

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 def stage(store: Store, learned: TrainedBank) -> None:
     """Stage a learned bank for the process that commits."""
-    task = learned.record.task
+    task = learned.plan.task
     staged = _staged(store, task)
     shutil.rmtree(staged.folder, ignore_errors=True)
     commit_task(staged, learned, run=store)
@@ -72,7 +72,7 @@ def commit_staged(
     notify_start(session, task.name, callbacks, (*certificate.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     learned = TrainedBank(
-        record=certificate,
+        plan=certificate,
         bank=staged.load_bank(task.name, backbone, run=session.store),
         backbone=backbone,
         probe=probe,

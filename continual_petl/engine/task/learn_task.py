@@ -65,7 +65,7 @@ def learn_task(
 
 def commit_bank(session: Session, learned: TrainedBank) -> dict[str, float]:
     """Commit a learned bank, which replaces the old one if the task was learned again; return the seconds by phase."""
-    clock, store, task = Clock(), session.store, learned.record.task
+    clock, store, task = Clock(), session.store, learned.plan.task
     commit_task(store, learned, replaces=task in session.replacing and store.has(task))
     clock.lap("commit")
     return {**learned.seconds, **clock.laps}
@@ -107,7 +107,7 @@ def learn_bank(
     parents = parents_of(session, plan) if start is None else start.taken.parents
     trained_as = run.training_attention
     learned = TrainedBank(
-        record=LearnedTask.of(
+        plan=LearnedTask.of(
             plan,
             parent=next(iter(parents), None) if len(parents) == 1 else None,
             start=start,

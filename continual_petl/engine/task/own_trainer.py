@@ -185,7 +185,7 @@ def _certified(
     origin = Origin(format="trainer", method=f"{type(learner).__name__}: {did}", base=None, files={})
     trained_as = learner.backbone.attention
     learned = TrainedBank(
-        record=LearnedTask.of(
+        plan=LearnedTask.of(
             plan,
             parent=next(iter(parents_of(session, plan)), None),
             origin=origin,
