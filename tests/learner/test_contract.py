@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import module_tensors, same_bits, tensor_digests
 from continual_petl.errors import InputError
+from continual_petl.kind_registry import find_kind
 from continual_petl.learner.plan import allowed_kinds, build_bank
 from continual_petl.learner.task_bank import head_of
 from tests.banks.taken import refusal
@@ -27,7 +28,7 @@ from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES
 
 Folder = Callable[..., Path]
-TEXT = {"classification", "regression", "multilabel", "token-classification", "multiple-choice", "question-answering"}
+TEXT = {name for name in METRICS if name not in GENERATIVE and not find_kind(name).reads_images}
 
 
 def kinds_of(family: str) -> set[str]:

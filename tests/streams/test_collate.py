@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from continual_petl.kind_registry import kind_names
+from continual_petl.kind_registry import find_kind, kind_names
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import IGNORED, Sequences, Texts, TokenisedRows, offsets_of
 
@@ -26,9 +26,7 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
     ids = rng.integers(5, 9, size=offsets[-1]).astype(np.int32)
     more: dict[str, Any] = {}
     labels: Any = None
-    if kind in ("classification", "image-classification"):
-        labels = rng.integers(0, 3, size=number)
-    elif kind == "regression":
+    if kind == "regression":
         labels = rng.normal(size=number).astype(np.float32)
     elif kind == "multilabel":
         labels = rng.integers(0, 2, size=(number, 3)).astype(np.float32)
@@ -40,6 +38,8 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
         labels = rng.integers(0, 2, size=number)
     elif kind == "question-answering":
         more["sequences"] = _sequences(rng, number, labelled=answered)
+    elif not find_kind(kind).generates:
+        labels = rng.integers(0, 3, size=number)
     elif answered:
         target_offsets = offsets_of(rng.integers(1, 6, size=number).tolist())
         more |= {"target_ids": rng.integers(5, 9, size=target_offsets[-1]).astype(np.int32)}

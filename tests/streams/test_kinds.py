@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError, StreamFileError
-from continual_petl.kind_registry import kind_names
+from continual_petl.kind_registry import find_kind, kind_names
 from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingOverride
 from continual_petl.streams.stream_file.yaml_file import dump_stream, json_schema, load_stream
 from tests.kinds import GENERATIVE, LABELLED, METRICS
@@ -56,7 +56,7 @@ def test_every_kind_has_scores() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("full", [True, False])
 def test_kinds_roundtrip_through_yaml(kind: str, full: bool, tmp_path: Path) -> None:
-    stream = _stream(_task(kind, **(FULL[kind] if full else {})), data_dir=str(tmp_path))
+    stream = _stream(_task(kind, **(FULL.get(kind, {}) if full else {})), data_dir=str(tmp_path))
     (tmp_path / "stream.yaml").write_text(dump_stream(stream))
     assert load_stream(tmp_path / "stream.yaml") == stream
     assert StreamSpec.model_validate(stream.model_dump()) == stream
@@ -125,8 +125,9 @@ def test_stream_defaults_apply_where_possible() -> None:
     said = {"label_smoothing": 0.1, "class_weights": "balanced", "head_dropout": 0.3, "epochs": 7}
     stream = _stream(*tasks, training=said)
     found = {task.kind: stream.resolved_training(task) for task in tasks}
-    no_smoothing = {"regression", "multilabel", "multiple-choice", "question-answering"}
-    assert {kind for kind in KINDS if found[kind].label_smoothing == 0.1} == set(KINDS) - no_smoothing
+    assert {kind for kind in KINDS if found[kind].label_smoothing == 0.1} == {
+        kind for kind in KINDS if "label_smoothing" in find_kind(kind).trains_with
+    }
     assert {kind for kind in KINDS if found[kind].class_weights == "balanced"} == LABELLED
     assert {kind for kind in KINDS if found[kind].head_dropout == 0.3} == set(KINDS) - GENERATIVE
     assert {training.epochs for training in found.values()} == {7}
