@@ -160,14 +160,12 @@ class Session:
         if not self.models.consent:
             raise InputError(
                 f"its metric {certificate.metric!r} is not imported without your permission, since a run folder may "
-                f"come from "
-                "anyone: read that code, then pass --remote-code, or Run(folder, remote_code=True)."
+                "come from anyone: read that code, then pass --remote-code, or Run(folder, remote_code=True)."
             )
         if not any(spec.name == task and spec.remote_code for spec in self.spec.tasks):
             raise InputError(
                 f"its metric {certificate.metric!r} is not imported, because the stream does not allow it: write "
-                f"remote_code: "
-                "true in this task."
+                "remote_code: true in this task."
             )
         load_metric(certificate.metric, certificate.metric_code)
 
@@ -288,8 +286,7 @@ class Session:
         if task.kind != certificate.kind:
             raise InputError(
                 f"task {task.name!r}: it was learned with kind {certificate.kind}, but the stream now has "
-                f"{task.kind}; restore "
-                "the old kind, or give the new task another name."
+                f"{task.kind}; restore the old kind, or give the new task another name."
             )
         # The settings that the task was learned with, even if the stream has changed.
         settings: dict[str, object] = {"kind_settings": certificate.kind_settings}

@@ -138,8 +138,7 @@ class TrainLoader:
                 raise InputError(
                     f"checkpoint: its training batches ({key} {state_dict[key]}) are not those of this run ({ours}): "
                     "the data, max_length, batch_size, max_tokens, packing, seed or number of devices has changed since it "
-                    "was saved. "
-                    "Restore them, or delete the checkpoint to learn the task from the start."
+                    "was saved. Restore them, or delete the checkpoint to learn the task from the start."
                 )
         self._seen = self._next = (int(state_dict["epoch"]), int(state_dict["batches"]))
 

@@ -175,8 +175,7 @@ class ChatEncoder:
                 raise UnusableChat(
                     "the chat template has no {% generation %}, and what it writes before or for message "
                     f"{number + 1}, an assistant message, changes with the messages that follow, or shares a token "
-                    "with that message, "
-                    f"so it is not certain which tokens are the assistant's. {WRITE_MARKS}"
+                    f"with that message, so it is not certain which tokens are the assistant's. {WRITE_MARKS}"
                     + ("; or write loss_on: last" if chat.loss_on != "last" and len(numbers) > 1 else "")
                 )
             mask_W |= (starts_W >= begin) & (ends_W <= end) & (ends_W > begin)

@@ -56,8 +56,7 @@ def write_adapters(subject: Subject, folder: Path) -> float:
         (folder / HEAD_CONFIG).write_bytes(json_bytes(theirs[0]))
         save_tensors(theirs[1], folder / HEAD_TENSORS, {})
     elif isinstance(bank.head, LinearHead):
-        head = {part: tensor.detach() for part, tensor in bank.head.output.named_parameters()}
-        save_tensors(head, folder / HEAD, head_notes(subject))
+        save_tensors(dict(bank.head.output.named_parameters()), folder / HEAD, head_notes(subject))
     code = code_of(subject, _loading(subject, base, with_head=theirs is not None))
     (folder / "README.md").write_text(adapters_card(subject, code), encoding="utf-8")
     model = adapterhub_reimplemented(subject, folder)

@@ -63,7 +63,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
         **adapter.config,
     }
     if isinstance(bank.head, LinearHead):
-        head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
+        head = dict(bank.head.output.named_parameters())
         if names.head is None:
             save_tensors(head, folder / HEAD, head_notes(subject))
         else:
