@@ -28,10 +28,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     _check_files(run.store.folder, {"--output": (arguments.output, ".json"), "--html": (arguments.html, ".html")})
     for task in arguments.task or ():
         run.check_learned(task)
-    found, left_out = _ablated(run, arguments, spans)
+    ablations, left_out = _ablated(run, arguments, spans)
     result = {
         "run": str(run.store.folder),
-        "ablations": [ablation.to_json() for ablation in found],
+        "ablations": [ablation.to_json() for ablation in ablations],
         "left_out": left_out,
     }
     if arguments.output:
@@ -39,12 +39,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.html:
         from continual_petl.engine.ablation.page import write_ablations
 
-        write_ablations(Path(arguments.html), found, run.store.folder)
+        write_ablations(Path(arguments.html), ablations, run.store.folder)
     if arguments.json:
         print_json(result)
     else:
-        _print(found, left_out, [path for path in (arguments.output, arguments.html) if path])
-        if not found:
+        _print(ablations, left_out, [path for path in (arguments.output, arguments.html) if path])
+        if not ablations:
             line = nothing_yet_line(half_learned(run.store))
             out().print(line, markup=False, soft_wrap=True)
     return 0
@@ -54,18 +54,18 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
     """Return the ablations, and the reason for each task left out; raise instead if the user named the tasks."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
-    found, left_out = [], {}
+    ablations, left_out = [], {}
     for task in tasks:
         try:
             with progress(task) as advance:
-                found.append(run.ablate(task, spans, arguments.split, progress=advance))
+                ablations.append(run.ablate(task, spans, arguments.split, progress=advance))
         except InputError as error:
             if named or len(tasks) == 1:
                 raise
             left_out[task] = str(error)
-    if tasks and not found:
+    if tasks and not ablations:
         raise InputError("\n".join(["no task of this run can be ablated:", *dict.fromkeys(left_out.values())]))
-    return found, left_out
+    return ablations, left_out
 
 
 def _spans(given: Sequence[str] | None) -> Spans:
@@ -93,8 +93,8 @@ def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
         if not path.parent.is_dir():
             raise InputError(f"{option} {path}: there is no folder {path.parent}; create it, or write elsewhere")
         if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-            what = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
-            raise InputError(f"{option} {path}: {what}; write elsewhere")
+            problem = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
+            raise InputError(f"{option} {path}: {problem}; write elsewhere")
         if path.resolve().is_relative_to(run.resolve()):
             raise InputError(
                 f"{option} {path}: this is inside the run folder, which ablate only reads; write elsewhere"

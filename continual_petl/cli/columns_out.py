@@ -129,12 +129,12 @@ def type_of(value: Any) -> str:
 
 def one_kind(kinds: set[str]) -> str:
     """Return the kind that can represent all values of a column without loss; ``json`` if there is no other."""
-    found = kinds - {"null"}
-    if found and found <= {"int", "long"}:
+    known = kinds - {"null"}
+    if known and known <= {"int", "long"}:
         return "int"
-    if found == {"int", "float"}:
+    if known == {"int", "float"}:
         return "float"
-    return "text" if not found else found.pop() if len(found) == 1 else "json"
+    return "text" if not known else known.pop() if len(known) == 1 else "json"
 
 
 def as_json(value: Any) -> str:

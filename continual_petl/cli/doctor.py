@@ -31,13 +31,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         **doctor_checks.CHECKS,
         "disk": lambda: doctor_checks.disk(Path(arguments.run_dir)),
     }
-    found = {title: _redacted(_tried(collect)) for title, collect in asked.items()}
+    sections = {title: _redacted(_tried(collect)) for title, collect in asked.items()}
     if arguments.json:
-        print_json(found)
+        print_json(sections)
     else:
-        for line in _lines(found):
+        for line in _lines(sections):
             out().print(printable(line), markup=False, soft_wrap=True)
-    return 1 if any("problem" in facts for facts in found.values()) else 0
+    return 1 if any("problem" in facts for facts in sections.values()) else 0
 
 
 def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -46,7 +46,7 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
         lines.append(title)
         for name, value in facts.items():
             first, *more = _wrapped(str(value))
-            lines += [f"  {name:<24} {first}", *(f"  {'':<24} {each}" for each in more)]
+            lines += [f"  {name:<24} {first}", *(f"  {'':<24} {line}" for line in more)]
     return lines
 
 
@@ -67,9 +67,9 @@ def _tried(collect: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
     """Remove the names of the user and the host, which error messages and settings may contain."""
     hidden = {}
-    for name, what in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
+    for name, word in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
         if len(name) >= _MIN_NAME_LENGTH:
-            hidden[name] = what
+            hidden[name] = word
     try:
         home = str(Path.home())
     except RuntimeError:  # there is no home folder
@@ -80,8 +80,8 @@ def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
             return value
         if len(home) > 1:
             value = value.replace(home, "~")
-        for name, what in hidden.items():
-            value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", what, value)
+        for name, word in hidden.items():
+            value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, value)
         return value
 
     return {name: without(value) for name, value in facts.items()}

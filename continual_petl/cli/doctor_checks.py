@@ -32,12 +32,12 @@ _TIMEOUT_S = 3.0
 
 def packages() -> dict[str, Any]:
     """Return versions; a missing requirement is a problem, a missing extra is not."""
-    found: dict[str, Any] = {"continual-petl": VERSION, "python": platform.python_version()}
-    found |= {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
-    missing = [name for name in PACKAGES if found[name] == "not installed"]
+    versions: dict[str, Any] = {"continual-petl": VERSION, "python": platform.python_version()}
+    versions |= {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
+    missing = [name for name in PACKAGES if versions[name] == "not installed"]
     if missing:
-        found["problem"] = f"not installed: {', '.join(missing)}; pip install continual-petl installs them"
-    return found
+        versions["problem"] = f"not installed: {', '.join(missing)}; pip install continual-petl installs them"
+    return versions
 
 
 def machine() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def devices() -> dict[str, Any]:
 
     device = this_device()
     row = FASTEST[device]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "device": device,
         "precision: auto": row.precision,
         "attention: auto": f"{row.attention} for predictions, {row.training_attention} for training",
@@ -68,25 +68,25 @@ def devices() -> dict[str, Any]:
     }
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
-        found[f"GPU {number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, compute {gpu.major}.{gpu.minor}"
-    return found
+        facts[f"GPU {number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, compute {gpu.major}.{gpu.minor}"
+    return facts
 
 
 def disk(folder: Path) -> dict[str, Any]:
     """Return whether runs can be written to a folder, and the free space there and in the Hub's cache."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     free = shutil.disk_usage(there).free
-    found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
+    facts: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
     if not os.access(there, os.W_OK):
-        found["problem"] = f"{folder} is not writable: use --run-dir to choose a folder that is"
+        facts["problem"] = f"{folder} is not writable: use --run-dir to choose a folder that is"
     elif free < _MIN_FREE_BYTES:
-        found["problem"] = f"less than 1 GB is free for {folder}: make room, or use --run-dir to choose another disk"
+        facts["problem"] = f"less than 1 GB is free for {folder}: make room, or use --run-dir to choose another disk"
     from huggingface_hub.constants import HF_HUB_CACHE
 
     cache = Path(HF_HUB_CACHE)
     there = next(path for path in (cache, *cache.parents) if path.is_dir())
     usual = not (os.environ.get("HF_HOME") or os.environ.get("HF_HUB_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    return found | {
+    return facts | {
         "cache of the Hub": "default location" if usual else "set by a variable",
         "free there": f"{shutil.disk_usage(there).free / 1e9:.1f} GB",
     }
@@ -114,25 +114,25 @@ def hub() -> dict[str, Any]:
     import huggingface_hub
     from huggingface_hub import constants
 
-    found = {"token": "yes" if huggingface_hub.get_token() else "none: only public repositories"}
+    facts = {"token": "yes" if huggingface_hub.get_token() else "none: only public repositories"}
     if constants.HF_HUB_OFFLINE:
-        return {"mode": "offline: only cached files", **found}
+        return {"mode": "offline: only cached files", **facts}
     address = urlsplit(constants.ENDPOINT)
     own = "" if address.hostname == "huggingface.co" else " (another server, set by HF_ENDPOINT)"
     try:
         socket.create_connection((address.hostname or "", address.port or 443), _TIMEOUT_S).close()
     except OSError as error:
-        return {"mode": f"online{own}, but not reached: {type(error).__name__}; only cached files can be used", **found}
-    return {"mode": f"online{own}, reached", **found}
+        return {"mode": f"online{own}, but not reached: {type(error).__name__}; only cached files can be used", **facts}
+    return {"mode": f"online{own}, reached", **facts}
 
 
 def settings() -> dict[str, Any]:
     """Return the environment variables that affect a run."""
-    found = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    variables = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     if _process.chose_spins:
         own = " or ".join(_process.WAITING)
-        found["GOMP_SPINCOUNT"] += f" (chosen, since other processes use the cores; set {own} to decide yourself)"
-    return found or {"variables": "none is set"}
+        variables["GOMP_SPINCOUNT"] += f" (chosen, since other processes use the cores; set {own} to decide yourself)"
+    return variables or {"variables": "none is set"}
 
 
 CHECKS: dict[str, Callable[[], dict[str, Any]]] = {

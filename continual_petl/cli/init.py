@@ -168,9 +168,9 @@ def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
     if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return found
     first = found.columns.get("text") or found.columns["source"]
-    what = f"the second text, next to {first}" if "text" in found.columns else f"part of the source, after {first}"
-    one = f"is column {left[0]} {what}? [y/N]"
-    question = one if len(left) == 1 else f"which column is {what}: {', '.join(left)}? [Enter: none]"
+    role = f"the second text, next to {first}" if "text" in found.columns else f"part of the source, after {first}"
+    single = f"is column {left[0]} {role}? [y/N]"
+    question = single if len(left) == 1 else f"which column is {role}: {', '.join(left)}? [Enter: none]"
     try:
         answer = input(printable(f"{data}: {question} ")).strip()
     except EOFError:

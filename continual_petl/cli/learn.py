@@ -107,5 +107,5 @@ def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
     from continual_petl.engine.session import settings_that_differ
 
     differing = settings_that_differ(run.session).get(task.name)
-    other = f", learned with other settings ({', '.join(differing)})" if differing else ""
-    return f"nothing to learn: {run.store.folder} already has task {task.name!r}{other}; --replace learns it again"
+    remark = f", learned with other settings ({', '.join(differing)})" if differing else ""
+    return f"nothing to learn: {run.store.folder} already has task {task.name!r}{remark}; --replace learns it again"

@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except StreamFileError as error:
-        what = {"learn": "task", "sweep": "sweep"}.get(arguments.command, "stream")
-        return _fail("\n".join([f"the {what} cannot be used:", *error.problems]), 2)
+        subject = {"learn": "task", "sweep": "sweep"}.get(arguments.command, "stream")
+        return _fail("\n".join([f"the {subject} cannot be used:", *error.problems]), 2)
     except InputError as error:
         return _fail(str(error), 2)
     except RunInUseError as error:
@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: this name is longer than the system allows; give a shorter path", 2)
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-            place = "a file" if error.filename is None else os.fsdecode(error.filename)
-            return _fail(f"{place}: {error.strerror}; free up space on that disk, or repair the permissions", 1)
+            file = "a file" if error.filename is None else os.fsdecode(error.filename)
+            return _fail(f"{file}: {error.strerror}; free up space on that disk, or repair the permissions", 1)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
         return _fail("this is a bug in continual-petl, not in your input; please report it with the lines above", 3)
 

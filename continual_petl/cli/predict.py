@@ -145,7 +145,7 @@ def _write(
     def records() -> Iterator[list[Record]]:
         for window in windows:
             counts.update(task for task, _, _, _ in window)
-            yield [record_of(row, each, certificates[task], given) for task, row, given, each in window]
+            yield [record_of(row, prediction, certificates[task], given) for task, row, given, prediction in window]
 
     path = Path(arguments.output)
     write_records(path, records(), types, raw_csv=arguments.raw_csv)

@@ -111,8 +111,8 @@ def _write(
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            counts.update(each.task or UNKNOWN for _, each in window)
-            yield [_record(run, row, given, each) for (row, given), each in window]
+            counts.update(prediction.task or UNKNOWN for _, prediction in window)
+            yield [_record(run, row, given, prediction) for (row, given), prediction in window]
 
     path = Path(arguments.output)
     certificates = [run.store.certificate(task) for task in run.store.tasks]

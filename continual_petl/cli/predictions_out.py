@@ -61,8 +61,8 @@ def in_portions(
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,} (here numbered from 1)"
-            raise InputError(f"{place}: {error}") from error
+            where = f"rows {before + 1:,} to {before + len(window):,} (here numbered from 1)"
+            raise InputError(f"{where}: {error}") from error
         before += len(window)
         yield list(zip(window, predictions, strict=True))
 
@@ -78,8 +78,8 @@ def check_output(path: Path, given: Path | None = None) -> None:
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: there is no folder {path.parent}; create it, or write elsewhere")
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        what = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
-        raise InputError(f"--output {path}: {what}; write elsewhere")
+        problem = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
+        raise InputError(f"--output {path}: {problem}; write elsewhere")
 
 
 def write_records(path: Path, windows: Iterable[list[Record]], types: Types, *, raw_csv: bool = False) -> None:

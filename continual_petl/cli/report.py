@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         runs = [Run(folder, remote_code=arguments.remote_code) for folder in arguments.runs]
         found = [run.to_json() for run in runs]
         if arguments.rows:
-            found[0]["wrong_predictions"] = [each.to_json() for each in _wrong(runs[0], runs[0].store.tasks)]
+            found[0]["wrong_predictions"] = [wrong.to_json() for wrong in _wrong(runs[0], runs[0].store.tasks)]
         print_json(found[0] if len(found) == 1 else found)
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
@@ -63,18 +63,18 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         checks = None if facts[0].ok else facts[0].checks
         errors = {task.name: task.link.errors for task in facts[0].tasks if task.link.errors}
         print_report(out(), facts[0].results, facts[0].growth, checks, facts[0].half_learned, errors)
-    return 0 if all(each.ok for each in facts) else 1
+    return 0 if all(check.ok for check in facts) else 1
 
 
 def _wrong(run: Run, tasks: Sequence[str]) -> tuple[WrongPredictions, ...]:
     """Return the rows that the banks of the newest tasks predict wrongly."""
-    found: list[WrongPredictions] = []
+    results: list[WrongPredictions] = []
     with progress("test rows") as advance:
         for task in tasks[-MAX_TASKS:]:
-            found.append(run.wrong_predictions(task))
+            results.append(run.wrong_predictions(task))
             if advance is not None:
-                advance(len(found), len(tasks[-MAX_TASKS:]))
-    return tuple(found)
+                advance(len(results), len(tasks[-MAX_TASKS:]))
+    return tuple(results)
 
 
 def _open(address: str) -> None:

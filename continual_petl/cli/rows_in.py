@@ -183,9 +183,11 @@ def _check_file(path: Path) -> None:
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
     name = record.get(column)
     if not isinstance(name, str) or not name:
-        what = f"there is no such column, only {column_names(record)}" if column not in record else f"it holds {name!r}"
+        problem = (
+            f"there is no such column, only {column_names(record)}" if column not in record else f"it holds {name!r}"
+        )
         raise InputError(
-            f"{where}: --task-column {column}: {what}. Give the column that names a learned task in every row, or --task "
+            f"{where}: --task-column {column}: {problem}. Give the column that names a learned task in every row, or --task "
             "for all rows."
         )
     return name
@@ -217,10 +219,10 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
 
 def _check_filled(where: str, *texts: str) -> None:
     """Refuse a row with an empty text, as training does."""
-    for place, text in zip(("first", "second"), texts, strict=False):
+    for position, text in zip(("first", "second"), texts, strict=False):
         if not text.strip():
-            what = "this text" if len(texts) == 1 else f"the {place} text of this pair"
-            raise InputError(f"{where}: {what} is empty, and every row needs a text; fill it, or leave the row out.")
+            name = "this text" if len(texts) == 1 else f"the {position} text of this pair"
+            raise InputError(f"{where}: {name} is empty, and every row needs a text; fill it, or leave the row out.")
 
 
 def _without_end(line: str) -> str:

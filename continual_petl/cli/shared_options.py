@@ -72,9 +72,9 @@ def add_task(
         metavar: its name in the help.
         several: whether several tasks may be given; ``arguments.task`` is then a list, or None.
     """
-    place = "*" if several else "?"
+    nargs = "*" if several else "?"
     # Without SUPPRESS, argparse would overwrite --task with the default of a task that is not given by its place.
-    command.add_argument("task", metavar=metavar, nargs=place, action=_Task, default=argparse.SUPPRESS, help=text)
+    command.add_argument("task", metavar=metavar, nargs=nargs, action=_Task, default=argparse.SUPPRESS, help=text)
     command.set_defaults(takes_task="several" if several else "one")
     add_task_option(command, f"another way to give {metavar}", several=several)
 

@@ -63,14 +63,14 @@ def _as_json(record: Record) -> None:
 
 
 def _as_text(record: Record) -> None:
-    what = f"trial {record.number}" if record.role == "search" else f"seed {record.seed}"
+    title = f"trial {record.number}" if record.role == "search" else f"seed {record.seed}"
     ended = {
         "begun": "",
         "complete": f": {record.metric} {record.score or 0:.4f} in {record.seconds:.0f} s",
         "pruned": f": pruned after epoch {len(record.scores)}",
         "failed": f": failed: {record.reason}",
     }[record.state]
-    print(printable(f"{record.task}, {what}: {described(record.settings)}{ended}"), file=sys.stderr, flush=True)
+    print(printable(f"{record.task}, {title}: {described(record.settings)}{ended}"), file=sys.stderr, flush=True)
 
 
 def show(result: SweepResult) -> None:

@@ -28,9 +28,9 @@ def _peft(spec: BankSpec) -> str | None:
     forms, own = {m.form for m in spec.modifications}, spec.layernorms == "own"
     if forms in _PEFT_FORMS or (forms in _PEFT_VIRTUAL and not own) or (own and not forms):
         return None
-    what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
+    parts = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
     return (
-        f"peft has no adapter for a bank with {' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank "
+        f"peft has no adapter for a bank with {' and '.join(parts) or 'nothing but a head'}. It has adapters for low-rank "
         "changes (lora, dora), with or without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and "
         "for prefixes"
     )

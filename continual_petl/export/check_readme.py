@@ -44,15 +44,15 @@ class OnDevice:
         """Return the model's output."""
         output = self._model(**{name: tensor.to(self._device) for name, tensor in inputs.items()})
         for name in ("logits", "last_hidden_state", "pooler_output"):
-            if isinstance(found := getattr(output, name, None), Tensor):
-                setattr(output, name, found.cpu())
+            if isinstance(logits := getattr(output, name, None), Tensor):
+                setattr(output, name, logits.cpu())
         return output
 
     def generate(self, **given: Any) -> Tensor:
         """Return generated tokens."""
-        moved = {name: each.to(self._device) if isinstance(each, Tensor) else each for name, each in given.items()}
-        found: Tensor = self._model.generate(**moved)
-        return found.cpu()
+        moved = {name: value.to(self._device) if isinstance(value, Tensor) else value for name, value in given.items()}
+        tokens: Tensor = self._model.generate(**moved)
+        return tokens.cpu()
 
     @contextmanager
     def generating(self, spec: GenerationSpec | None) -> Iterator[None]:
@@ -89,10 +89,10 @@ def check_written(subject: Subject, code: Code, folder: Path, model: OnDevice, *
         if not rows:
             continue
         space: dict[str, Any] = {"__name__": "README"}
-        place = code.place.replace(f'"{HERE}"', repr(str(folder)))
+        assignment = code.place.replace(f'"{HERE}"', repr(str(folder)))
         # The other library may not be installed; its part of the code is the model.
         imports = [line for line in code.imports if line.split()[1] not in ("peft", "adapters")]
-        _run(subject, [*imports, place], space)
+        _run(subject, [*imports, assignment], space)
         if "BASE" in space:
             space["BASE"] = source_of(subject.backbone.name)
         space["model"] = model
@@ -106,10 +106,10 @@ def check_written(subject: Subject, code: Code, folder: Path, model: OnDevice, *
             continue
         with model.generating(short.plan.generation):
             _run(subject, code.compute, space)
-        found = {name: space[name] for name in code.results}
-        if "tags" in found:
-            found["logits"] = flat(found["logits"], space["inputs"]["attention_mask"])
-        _compare(subject, rows, expected_of(short, rows), found)
+        results = {name: space[name] for name in code.results}
+        if "tags" in results:
+            results["logits"] = flat(results["logits"], space["inputs"]["attention_mask"])
+        _compare(subject, rows, expected_of(short, rows), results)
 
 
 def _shortened(subject: Subject) -> Subject:
@@ -145,26 +145,26 @@ def _compare_inputs(subject: Subject, rows: Sequence[Any], space: Mapping[str, A
     """Check that sources are encoded as a run encodes them; the model's logits for given tokens are compared elsewhere."""
     if "inputs" not in space:
         return
-    made, inputs = encoded(subject, rows), space["inputs"]
+    rows_encoded, inputs = encoded(subject, rows), space["inputs"]
     for number, (ids, mask) in enumerate(zip(inputs["input_ids"], inputs["attention_mask"], strict=True)):
-        wanted = made.ids[made.offsets[number] : made.offsets[number + 1]].tolist()
-        if ids[mask.bool()].tolist() != wanted:
+        right = rows_encoded.ids[rows_encoded.offsets[number] : rows_encoded.offsets[number + 1]].tolist()
+        if ids[mask.bool()].tolist() != right:
             raise _differs(subject, rows[number], "tokens other than")
 
 
 def _compare(subject: Subject, rows: Sequence[Any], expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    for name, wanted in expected.items():
+    for name, right in expected.items():
         got = found[name]
         if name in ("answers", "tags"):
-            wrong = next((n for n, (a, b) in enumerate(zip(got, wanted, strict=True)) if a != b), None)
+            wrong = next((n for n, (a, b) in enumerate(zip(got, right, strict=True)) if a != b), None)
             close = name == "answers" and "scores" in expected  # ties are compared by their scores
             if wrong is not None and not close:
-                raise _differs(subject, rows[wrong], f"{got[wrong]!r} instead of {wanted[wrong]!r} for")
+                raise _differs(subject, rows[wrong], f"{got[wrong]!r} instead of {right[wrong]!r} for")
             continue
         if name == "scores":
-            got, wanted = (torch.tensor([each for row in part for each in row]) for part in (got, wanted))
-        scale = max(1.0, float(wanted.abs().max()))
-        apart = (got.float() - wanted).abs() / scale if got.shape == wanted.shape else torch.tensor([math.nan])
+            got, right = (torch.tensor([value for row in part for value in row]) for part in (got, right))
+        scale = max(1.0, float(right.abs().max()))
+        apart = (got.float() - right).abs() / scale if got.shape == right.shape else torch.tensor([math.nan])
         if not float(apart.max()) <= TOLERANCE:
             number = int(apart.flatten(1).max(1).values.argmax()) if len(apart) == len(rows) and apart.ndim > 1 else 0
             raise _differs(

@@ -36,9 +36,9 @@ from continual_petl.learner.task_plan import TaskPlan
 
 def auto_class(kind: str) -> str:
     """Return the class of transformers with the head of a kind, which must have one."""
-    found = find_kind(kind).auto_class
-    assert found is not None
-    return found
+    name = find_kind(kind).auto_class
+    assert name is not None
+    return name
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,14 @@ def plain_heads(kind: str, family: str) -> dict[str, Pooling | None]:
         kind: name of the kind of the task.
         family: the backbone's model type.
     """
-    found = find_kind(kind)
-    if found.generates:
+    task_kind = find_kind(kind)
+    if task_kind.generates:
         return {}
-    if found.per_word:
+    if task_kind.per_word:
         return {_TOKENS[family].out: None} if family in _TOKENS else {}
-    places = (_IMAGES if found.reads_images else _TEXT).get(family, {})
+    places = (_IMAGES if task_kind.reads_images else _TEXT).get(family, {})
     plain: dict[str, Pooling | None] = {place.out: pooling for pooling, place in places.items() if place.plain}
-    return plain | ({"score": "last"} if family in _UNBIASED and found.reads_texts else {})
+    return plain | ({"score": "last"} if family in _UNBIASED and task_kind.reads_texts else {})
 
 
 def _inexpressible(plan: TaskPlan, family: str, why: str) -> CannotExpressError:
@@ -203,13 +203,13 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
         config: from `configured`.
     """
     with torch.device("meta"):
-        made: PreTrainedModel = getattr(transformers, auto_class(plan.kind)).from_config(config)
-    wanted = made.state_dict()
-    inner: Any = made.base_model
-    prefix = next(f"{name}." for name, module in made.named_modules() if module is inner)
+        model: PreTrainedModel = getattr(transformers, auto_class(plan.kind)).from_config(config)
+    expected = model.state_dict()
+    inner: Any = model.base_model
+    prefix = next(f"{name}." for name, module in model.named_modules() if module is inner)
     tensors = {f"{prefix}{name}": tensor for name, tensor in whole.base_model.state_dict().items()}
     # The class may not have the pooler, nor T5's language-modelling head, which is a sibling of its stacks.
-    tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    tensors = {name: tensor for name, tensor in tensors.items() if name in expected}
     weight_CD, bias_C = head.output.weight, head.output.bias
     tensors[f"{place.out}.weight"] = weight_CD / (place.slope * place.gain)
     if place.dense is not None:
@@ -219,13 +219,13 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
         tensors[f"{place.out}.bias"] = bias_C
     else:
         tensors[place.bias] = tensors[place.bias] + _shift(weight_CD, bias_C).to(bias_C.device)
-    made.load_state_dict({name: tensor.detach() for name, tensor in tensors.items()}, strict=True, assign=True)
-    return made
+    model.load_state_dict({name: tensor.detach() for name, tensor in tensors.items()}, strict=True, assign=True)
+    return model
 
 
 def _shift(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
     """Return the smallest ``d`` (D,) with ``W d = b``: added to the states, it has the effect of the bias."""
     # The driver that supports linearly dependent rows exists only on the CPU.
     weight_CD, bias_C = weight_CD.double().cpu(), bias_C.double().cpu()
-    found: Tensor = torch.linalg.lstsq(weight_CD, bias_C.unsqueeze(1), driver="gelsd").solution
-    return found.squeeze(1).float()
+    shift: Tensor = torch.linalg.lstsq(weight_CD, bias_C.unsqueeze(1), driver="gelsd").solution
+    return shift.squeeze(1).float()

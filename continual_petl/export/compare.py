@@ -76,10 +76,10 @@ def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
     inputs = backbone_inputs(backbone, batch)
     if kind_of(subject.plan).decodes:
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
-    found = subject.unit.standardised(as_certified(subject.head, compute(inputs).float(), batch))
+    outputs = subject.unit.standardised(as_certified(subject.head, compute(inputs).float(), batch))
     expected = subject.unit.standardised(expected)
     scale = max(1.0, float(expected.abs().max()))
-    difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
+    difference = float((outputs - expected).abs().max()) / scale if outputs.shape == expected.shape else float("nan")
     return difference, _allowed(subject, expected, scale)
 
 

@@ -52,7 +52,9 @@ def check_format(subject: Subject, format: Format) -> None:
     why = why_not(subject, format)
     if why is None:
         return
-    able = [each for each in FORMATS if each != format and why_not(subject, each) is None]
+    able = [
+        other_format for other_format in FORMATS if other_format != format and why_not(subject, other_format) is None
+    ]
     instead = (
         f"This task can be exported in format {' or '.join(map(repr, able))}, or use Run.predict"
         if able
@@ -75,7 +77,7 @@ def announced(
         max_length: maximum tokens per row.
     """
     if (why := why_not_at_all(backbone)) is not None:
-        return {each: why for each in FORMATS}
+        return {name: why for name in FORMATS}
     subject = Subject(
         plan=plan,
         # Allocated, but not initialised: its values are never read.
@@ -91,4 +93,4 @@ def announced(
         if depends_on_signs(subject)
         else None
     )
-    return {each: signs if signs and each == "adapters" else why_not(subject, each) for each in FORMATS}
+    return {name: signs if signs and name == "adapters" else why_not(subject, name) for name in FORMATS}

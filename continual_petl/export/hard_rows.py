@@ -40,11 +40,11 @@ def texts_of(tokenizer: Any, max_length: int) -> list[str]:
     ordinary = [number for number in range(len(tokenizer)) if number not in set(tokenizer.all_special_ids)]
     words = [str(tokenizer.decode([ordinary[len(ordinary) * n // 7]])).strip() or "a" for n in range(7)]
     text = " ".join(words[:4])
-    found = ["", words[1], text, " ".join(words)]
+    texts = ["", words[1], text, " ".join(words)]
     for token in special:
-        found += [f"{text} {token}", f"{words[2]} {token} {words[5]} {token} {words[0]}", f"{token} {words[3]}", token]
-        found += [f"{words[6]} {token} {token}"]
-    return [*found, " ".join(words[n % 7] for n in range(max_length + 8))]
+        texts += [f"{text} {token}", f"{words[2]} {token} {words[5]} {token} {words[0]}", f"{token} {words[3]}", token]
+        texts += [f"{words[6]} {token} {token}"]
+    return [*texts, " ".join(words[n % 7] for n in range(max_length + 8))]
 
 
 def rows_of(subject: Subject) -> list[list[Any]]:
@@ -69,8 +69,8 @@ def rows_of(subject: Subject) -> list[list[Any]]:
         rows, last = texts[:-1], [long]
     if plan.options_from == "row":
         own = [texts[2], texts[1], texts[3]]
-        rows, last = ([(row, own[: 2 + n % 2]) for n, row in enumerate(each)] for each in (rows, last))
-    return [[row for row in each if _taken(subject, row)] for each in (rows, last)]
+        rows, last = ([(row, own[: 2 + n % 2]) for n, row in enumerate(part)] for part in (rows, last))
+    return [[row for row in part if _taken(subject, row)] for part in (rows, last)]
 
 
 def _taken(subject: Subject, row: Any, *, whole: bool = False) -> bool:
@@ -111,10 +111,10 @@ def encoded(subject: Subject, rows: Sequence[Any]) -> TokenisedRows:
         options=plan.options,
     )
     second = [row[1] for row in rows] if own or plan.pair else None
-    made: TokenisedRows = kind_of(plan).encode(
+    tokenised: TokenisedRows = kind_of(plan).encode(
         inputs, how, pairs=second if plan.pair else None, row_options=second if own else None
     )
-    return made
+    return tokenised
 
 
 @torch.no_grad()
@@ -126,8 +126,8 @@ def expected_of(subject: Subject, rows: Sequence[Any]) -> dict[str, Any]:
         ``answers`` texts; ``tags`` names of labels, word by word.
     """
     plan, device = subject.plan, subject.backbone.model.device
-    made = encoded(subject, rows)
-    batch = collate(made, range(len(rows)), subject.pad or 0, kind=plan.kind, train=False)
+    tokenised = encoded(subject, rows)
+    batch = collate(tokenised, range(len(rows)), subject.pad or 0, kind=plan.kind, train=False)
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
     (outputs,) = respond([subject], batch, decoding=Decoding(tokenizer=subject.tokenizer))
     if isinstance(outputs, list):
@@ -145,7 +145,7 @@ def expected_of(subject: Subject, rows: Sequence[Any]) -> dict[str, Any]:
     if not kind_of(plan).per_word:
         return {"logits": outputs}
     labels, best = plan.labels or (), outputs.argmax(-1)
-    tags = [[labels[best[n, place]] for place in made.places_of_words(n).tolist()] for n in range(len(rows))]
+    tags = [[labels[best[n, position]] for position in tokenised.places_of_words(n).tolist()] for n in range(len(rows))]
     return {"logits": flat(outputs, batch["attention_mask"].cpu()), "tags": tags}
 
 
@@ -158,9 +158,9 @@ def ends_every_text(subject: Subject) -> bool:
     """Return whether the tokenizer ends every text with the token that the backbone's configuration calls its end token."""
     end = subject.backbone.model.config.eos_token_id
     return all(
-        int(made.ids[stop - 1]) == end
+        int(tokenised.ids[stop - 1]) == end
         for rows in rows_of(subject)
         if rows
-        for made in [encoded(subject, rows)]
-        for stop in made.offsets[1:].tolist()
+        for tokenised in [encoded(subject, rows)]
+        for stop in tokenised.offsets[1:].tolist()
     )

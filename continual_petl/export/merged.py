@@ -47,13 +47,13 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
     head, tokenizer = head_of(subject.bank), subject.tokenizer
     config = configured(plan, whole, place, subject.pad)
     if place is None:
-        made, whole.config = whole, config
-        made.generation_config = GenerationConfig(**generation_settings(subject, file=True))  # type: ignore[no-untyped-call]
+        checkpoint, whole.config = whole, config
+        checkpoint.generation_config = GenerationConfig(**generation_settings(subject, file=True))  # type: ignore[no-untyped-call]
     else:
         assert isinstance(head, LinearHead)
-        made = with_head(plan, whole, head, place, config)
+        checkpoint = with_head(plan, whole, head, place, config)
     with quiet():
-        made.save_pretrained(folder)
+        checkpoint.save_pretrained(folder)
         model, info = getattr(transformers, auto_class(plan.kind)).from_pretrained(folder, output_loading_info=True)
     if tokenizer is not None:
         subject.save_tokenizer(folder)

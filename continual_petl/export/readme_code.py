@@ -93,10 +93,10 @@ def code_of(subject: Subject, how: Loading) -> Code:
     classes = {how.auto} - {""}
     modules = [*how.modules, *(["from safetensors.torch import load_file"] if how.separate else [])]
     if tokenizer is None:
-        made = _of_images(subject)
+        code = _of_images(subject)
         modules += ["import numpy as np", "import torch.nn.functional as F", "from PIL import Image, ImageOps"]
     else:
-        made = _of_texts(subject, how)
+        code = _of_texts(subject, how)
         # For some model types AutoTokenizer builds the family's own tokenizer, even if the files declare the general one.
         general = type(tokenizer).__name__ in {"PreTrainedTokenizerFast", "TokenizersBackend"} and not how.saved
         name = "PreTrainedTokenizerFast" if general else "AutoTokenizer"
@@ -107,17 +107,17 @@ def code_of(subject: Subject, how: Loading) -> Code:
             reader += [f"tokenizer.pad_token = tokenizer.pad_token or {str(tokenizer.pad_token)!r}"]
         if plan.chat is not None:
             reader += [f"tokenizer.chat_template = {plan.chat.template!r}"]
-        made = replace(made, reader=tuple(reader))
+        code = replace(code, reader=tuple(reader))
     if how.separate:
-        made = replace(made, compute=_pooled(subject, how))
+        code = replace(code, compute=_pooled(subject, how))
     if kind_of(plan).per_word:
-        made = replace(made, compute=(*made.compute, *_TAGS))
-    needed = "\n".join([*made.encode, *made.compute])
-    classes |= {each for each in _OF_GENERATION if each in needed}
+        code = replace(code, compute=(*code.compute, *_TAGS))
+    needed = "\n".join([*code.encode, *code.compute])
+    classes |= {class_name for class_name in _OF_GENERATION if class_name in needed}
     imports = sorted({"import torch", *modules}, key=lambda line: (line.startswith("from"), line))
     if classes:
         imports.append(f"from transformers import {', '.join(sorted(classes))}")
-    return replace(made, imports=tuple(sorted(imports, key=_order)), place=how.place, model=how.model)
+    return replace(code, imports=tuple(sorted(imports, key=_order)), place=how.place, model=how.model)
 
 
 _OF_GENERATION = (
@@ -162,16 +162,16 @@ def _of_texts(subject: Subject, how: Loading) -> Code:
     limits = f"truncation=True, max_length={subject.max_length}"
     example = '[("some text", "its second text"), ("and another", "and its second")]' if plan.pair else TEXTS
     if how.one_by_one:
-        each = "*text" if plan.pair else "text"
-        encode = [f'rows = [tokenizer({each}, {limits}, return_tensors="pt") for text in texts]']
+        row = "*text" if plan.pair else "text"
+        encode = [f'rows = [tokenizer({row}, {limits}, return_tensors="pt") for text in texts]']
         # Padding, or an end token inside a text, would mislead the class.
         compute = [f"{GRAD}  # one text at a time, since the class finds the last token by its id"]
         return _empty(
             "texts", example, encode, [*compute, "    logits = torch.cat([model(**row).logits for row in rows])"]
         )
     encode = ["first, second = map(list, zip(*texts))"] if plan.pair else []
-    given = "first, second" if plan.pair else "texts"
-    encode += [f'inputs = tokenizer({given}, {limits}, padding=True, return_tensors="pt")']
+    texts = "first, second" if plan.pair else "texts"
+    encode += [f'inputs = tokenizer({texts}, {limits}, padding=True, return_tensors="pt")']
     return _empty("texts", example, encode, [GRAD, "    logits = model(**inputs).logits"])
 
 
@@ -186,11 +186,11 @@ def _choosing(subject: Subject) -> Code:
 
 def _of_words(subject: Subject) -> Code:
     """Return the code of a tagger: the tag of a word is that of its first piece."""
-    encode, given = [], "rows"
+    encode, rows = [], "rows"
     if glues_words(subject.tokenizer):  # type: ignore[arg-type]
-        given = "spaced"
+        rows = "spaced"
         encode = ['spaced = [[word if n == 0 else f" {word}" for n, word in enumerate(row)] for row in rows]']
-    call = f"tokenizer({given}, is_split_into_words=True, truncation=True, max_length={subject.max_length}"
+    call = f"tokenizer({rows}, is_split_into_words=True, truncation=True, max_length={subject.max_length}"
     encode += [f'inputs = {call}, padding=True, return_tensors="pt")']
     encode += [f"labels = {list(subject.plan.labels or ())!r}"]
     return _empty(
@@ -260,7 +260,7 @@ def _generating(subject: Subject, how: Loading) -> Code:
     assert spec is not None
     assert tokenizer is not None
     rows, example, encode = _sources(subject)
-    given = "1" if kind_of(subject.plan).decodes else 'inputs["input_ids"].shape[1]'
+    start = "1" if kind_of(subject.plan).decodes else 'inputs["input_ids"].shape[1]'
     lines, extra = list[str](), list[str]()
     if not how.saved:
         settings = ", ".join(f"{key}={value!r}" for key, value in generation_settings(subject, file=False).items())
@@ -279,7 +279,7 @@ def _generating(subject: Subject, how: Loading) -> Code:
         lines += [f"stop = {list(spec.stop)!r}", *_STOPS]
         extra += ["stopping_criteria=StoppingCriteriaList([Stops()])"]
     lines += ["answers = []"]
-    inner = [f"given = {given}", f"ids = model.generate({', '.join(['**inputs', *extra])})"]
+    inner = [f"given = {start}", f"ids = model.generate({', '.join(['**inputs', *extra])})"]
     end = ends_of(tokenizer, subject.plan.chat).end
     inner += ["for row in ids[:, given:].tolist():"]
     inner += [f"    row = row[: row.index({end})] if {end} in row else row"] if end is not None else []
@@ -320,17 +320,17 @@ def generation_settings(subject: Subject, *, file: bool) -> dict[str, Any]:
     """
     spec = subject.plan.generation
     assert subject.tokenizer is not None
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if spec is not None:  # a task with options has none
         left_out = {"stop"} if file else {"stop", "repetition_penalty", "no_repeat_ngram_size"}
-        given = spec.model_dump(exclude=left_out, exclude_defaults=True) | {"max_new_tokens": spec.max_new_tokens}
+        settings = spec.model_dump(exclude=left_out, exclude_defaults=True) | {"max_new_tokens": spec.max_new_tokens}
         if spec.do_sample:
-            given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
+            settings["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
     end, pad = ends_of(subject.tokenizer, subject.plan.chat)
-    given |= {"eos_token_id": end, "pad_token_id": pad}
+    settings |= {"eos_token_id": end, "pad_token_id": pad}
     if kind_of(subject.plan).decodes:
-        given["decoder_start_token_id"] = start_token(subject.backbone)
-    return given
+        settings["decoder_start_token_id"] = start_token(subject.backbone)
+    return settings
 
 
 def _of_options(subject: Subject) -> Code:

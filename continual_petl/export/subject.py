@@ -66,8 +66,8 @@ class Subject(TaskBank):
         """Raise `CannotExpressError` if the tokenizer in a folder would tokenise texts differently from the task's."""
         if self.tokenizer is None:
             return
-        found = AutoTokenizer.from_pretrained(folder)
-        wrong = tokenizer_differences(found, self.tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        wrong = tokenizer_differences(tokenizer, self.tokenizer)
         if wrong:
             why = f"transformers would tokenise texts differently with the exported tokenizer: {'; '.join(wrong)}"
             raise CannotExpressError(self.plan.name, "merged", why)

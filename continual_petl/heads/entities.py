@@ -40,18 +40,18 @@ def entities(parts: Sequence[Part]) -> set[Entity]:
         >>> sorted(entities([*map(unread_part, ["B-PER", "I-PER", "O", "I-LOC"])]))
         [Entity(name='LOC', start=3, stop=4), Entity(name='PER', start=0, stop=2)]
     """
-    found: list[Entity] = []
+    spans: list[Entity] = []
     open_before, name_before = False, ""
     for number, (role, name) in enumerate(parts):
         if role == "O":
             open_before = False
             continue
         if open_before and role in "IE" and name == name_before:
-            found[-1] = found[-1]._replace(stop=number + 1)
+            spans[-1] = spans[-1]._replace(stop=number + 1)
         else:
-            found.append(Entity(name, number, number + 1))
+            spans.append(Entity(name, number, number + 1))
         open_before, name_before = role in "BI", name
-    return set(found)
+    return set(spans)
 
 
 def unread_part(tag: str) -> Part:

@@ -68,7 +68,7 @@ class GenerationHead(Head):
 def token_log_probabilities(head: GenerationHead, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the log-probability of each target token, float32 ``(B, W)``; 0 where there is no target."""
     logits_BWV, labels_BW = head.aligned(logits, labels)
-    found = torch.log_softmax(logits_BWV.float(), -1)
+    log_probabilities = torch.log_softmax(logits_BWV.float(), -1)
     there = labels_BW != IGNORED
-    picked = found.gather(-1, labels_BW.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    picked = log_probabilities.gather(-1, labels_BW.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return picked * there

@@ -49,16 +49,16 @@ def load_metric(metric: str, digest: str | None = None) -> str:
     if digest is not None and (problem := code_problem(metric, digest)) is not None:
         raise InputError(problem)
     path = path_of(metric) or metric
-    found = code_digest("metric", path)
+    code = code_digest("metric", path)
     if metric in _loaded:
-        if _loaded[metric][1] != found:
+        if _loaded[metric][1] != code:
             raise InputError(
                 f"metric {metric!r}: {file_of('metric', path)} has changed since it was imported: restart Python."
             )
-        return found
+        return code
     function = import_own("metric", path, FORM)
-    _loaded[metric] = _checked(metric, function, path.rpartition(".")[0]), found
-    return found
+    _loaded[metric] = _checked(metric, function, path.rpartition(".")[0]), code
+    return code
 
 
 def function_of(metric: str, digest: str) -> Function:
@@ -67,8 +67,8 @@ def function_of(metric: str, digest: str) -> Function:
     Raises:
         InputError: if it was not imported, or its module's file had another digest; nothing is imported here.
     """
-    function, found = _loaded.get(metric, (None, None))
-    if function is None or found != digest:
+    function, code = _loaded.get(metric, (None, None))
+    if function is None or code != digest:
         raise InputError(
             f"metric {metric!r}: this code has not been imported here, since that needs your permission: allow it as for "
             "remote code, with remote_code: true in the task, or Run(folder, remote_code=True)."
@@ -90,22 +90,22 @@ def code_problem(metric: str, digest: str) -> str | None:
     """
     path = path_of(metric) or metric
     try:
-        found = code_digest("metric", path)
+        code = code_digest("metric", path)
     except InputError as error:
         return f"{error} The score that was certified with it cannot be computed again here."
-    if found == digest:
+    if code == digest:
         return None
     return (
         f"metric {metric!r}: {file_of('metric', path)} is not the code that the score was certified with: its SHA-256 is "
-        f"{found}, but {digest} was certified. Restore that version, or learn the task under a new name."
+        f"{code}, but {digest} was certified. Restore that version, or learn the task under a new name."
     )
 
 
 def _checked(metric: str, function: Any, module: str) -> Function:
     """Return the attribute, after checking that it is a function whose code is in the module."""
     if not callable(function) or isinstance(function, type):
-        what = "a class" if isinstance(function, type) else f"not a function but {type(function).__name__}"
-        raise InputError(f"metric {metric!r}: it is {what}; a metric has to be {FORM}.")
+        problem = "a class" if isinstance(function, type) else f"not a function but {type(function).__name__}"
+        raise InputError(f"metric {metric!r}: it is {problem}; a metric has to be {FORM}.")
     home = getattr(function, "__module__", module)
     if isinstance(function, FunctionType) and home != module:
         raise InputError(

@@ -45,7 +45,7 @@ class NumberMetrics(Metric):
         """Return the scores by name, float64 scalars."""
         predicted_N, target_N = dim_zero_cat(self.rows).cpu().view(torch.float64).numpy().T
         errors_N, baseline_N = predicted_N - target_N, _centred(target_N)
-        found = {
+        values = {
             "spearman": correlation(mean_ranks(predicted_N), mean_ranks(target_N)),
             "pearson": correlation(predicted_N, target_N),
             "rmse": root_mean_square(errors_N),
@@ -53,7 +53,7 @@ class NumberMetrics(Metric):
             "rmse_of_mean": root_mean_square(baseline_N),
             "mae_of_mean": float(np.abs(baseline_N).mean()),
         }
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
 def correlation(one_N: Array, other_N: Array) -> float:

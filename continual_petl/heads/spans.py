@@ -121,8 +121,8 @@ class SpanScores(Metric):
             target: the right answers to each row, from `compared`.
         """
         of_rows = []
-        for found, right in zip(preds, target, strict=True):
-            words = normalised(found).split()
+        for predicted, right in zip(preds, target, strict=True):
+            words = normalised(predicted).split()
             scores = [(float(words == own), _f1(words, own)) for own in (normalised(text).split() for text in right)]
             exact, f1 = zip(*scores, strict=True) if scores else ((float(not words),), (float(not words),))
             of_rows.append((max(exact), max(f1)))

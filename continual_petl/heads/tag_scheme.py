@@ -83,10 +83,10 @@ class TagReading(StrictModel):
             return Part("O", "")
         if self.scheme == "IO":
             return Part("I", folded(label))
-        found = _split(folded(label), self.position, self.separator)
-        if found is None or self.scheme == "none" or found[0] not in _LETTERS[self.scheme]:
+        parts = _split(folded(label), self.position, self.separator)
+        if parts is None or self.scheme == "none" or parts[0] not in _LETTERS[self.scheme]:
             raise ValueError(f"tag {visibly(label)} does not fit {self.in_words}")
-        return Part(_ROLES[found[0]], found[1])
+        return Part(_ROLES[parts[0]], parts[1])
 
 
 class UnfitTags(ValueError):
@@ -165,25 +165,25 @@ def _outside(labels: Sequence[str], outside: Sequence[str] | None) -> tuple[str,
             f"the tags are numbers without names ({_listed(labels)}): write the name of each number, in their order, under "
             "labels, such as labels: [O, B-PER, I-PER]"
         )
-    found = tuple(label for label in labels if folded(label) in _OUTSIDE) if outside is None else tuple(outside)
-    if outside is None and len({*map(folded, found)}) > 1:
-        listed = " and ".join(map(visibly, found))
+    names = tuple(label for label in labels if folded(label) in _OUTSIDE) if outside is None else tuple(outside)
+    if outside is None and len({*map(folded, names)}) > 1:
+        listed = " and ".join(map(visibly, names))
         raise UnfitTags(
             f"{listed} may both stand for words outside of entities: write which do, tags: {{outside: [...]}}"
         )
-    return found
+    return names
 
 
 def _check_unambiguous(readings: Sequence[TagReading], inside: Sequence[str]) -> None:
     """Raise `AmbiguousTags` if two readings give different entities."""
     first, *others = readings
-    for other in others:
-        if _entities_of(first, inside) != _entities_of(other, inside):
-            label = next(label for label in inside if first.part(label) != other.part(label))
+    for rival in others:
+        if _entities_of(first, inside) != _entities_of(rival, inside):
+            label = next(label for label in inside if first.part(label) != rival.part(label))
             raise AmbiguousTags(
                 f"the tags {_listed(inside)} can be read in two ways, which give different entities: as "
-                f"{_in_short(first, label)}, or as {_in_short(other, label)}. Write where the letter stands, tags: "
-                f"{{position: {first.position}}} or tags: {{position: {other.position}}}",
+                f"{_in_short(first, label)}, or as {_in_short(rival, label)}. Write where the letter stands, tags: "
+                f"{{position: {first.position}}} or tags: {{position: {rival.position}}}",
                 readings,
             )
 
@@ -274,12 +274,12 @@ def _unfit(
     forms: Sequence[tuple[Position, str]],
 ) -> str:
     """Return what was found, for the form that fits most tags."""
-    splits = [[_split(folded(label), place, separator) for label in inside] for place, separator in forms]
+    splits = [[_split(folded(label), position, separator) for label in inside] for position, separator in forms]
     best = max(splits, key=lambda parts: len(parts) - parts.count(None))
     unfit = [label for label, part in zip(inside, best, strict=True) if part is None]
     letters = sorted({part[0].upper() for part in best if part is not None})
-    wanted = "one of the known schemes" if scheme is None else f"the scheme {scheme}"
-    text = f"the tags do not fit {wanted}: found {_listed(labels)}"
+    scheme_name = "one of the known schemes" if scheme is None else f"the scheme {scheme}"
+    text = f"the tags do not fit {scheme_name}: found {_listed(labels)}"
     if not letters:
         text += "; none has a letter such as B or I before or after the type of an entity, as in B-PER or PER-B"
     elif unfit:

@@ -263,11 +263,11 @@ def make_metrics(
     Raises:
         InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
     """
-    found = find_kind(kind)
-    scores: dict[str, Metric | MetricCollection] = found.scores(
+    task_kind = find_kind(kind)
+    scores: dict[str, Metric | MetricCollection] = task_kind.scores(
         labels, metric, reading=reading, single_precision=single_precision
     )
     if metric is not None and code is not None:
-        scores["own"] = OwnMetric(found, labels, metric, code)
+        scores["own"] = OwnMetric(task_kind, labels, metric, code)
     # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -109,7 +109,7 @@ def _literals(text: str) -> str:
 
 
 def _sari(source: str, text: str, reference: str) -> float:
-    grams = [_grams(each) for each in (source, text, reference)]
+    grams = [_grams(words) for words in (source, text, reference)]
     return sum(_sari_of_length(*(counts[length] for counts in grams)) for length in range(_MOST)) / _MOST
 
 

@@ -90,11 +90,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
         twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
         raise ValueError(f"the key {twice[:200]!r} is there twice, so it is not clear which value counts")
-    return found
+    return keys
 
 
 def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
@@ -125,9 +125,9 @@ def whole(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"{MAX_TENSOR_BYTES:,}."
         )
     _check(path, ((n, t) for n, t in tensors.items() if t.dtype not in _FLOATS), "not of a floating-point type")
-    made = {name: tensor.to(torch.float32).contiguous() for name, tensor in tensors.items()}
-    _check(path, ((n, t) for n, t in made.items() if not t.isfinite().all()), "not finite")
-    return made
+    copies = {name: tensor.to(torch.float32).contiguous() for name, tensor in tensors.items()}
+    _check(path, ((n, t) for n, t in copies.items() if not t.isfinite().all()), "not finite")
+    return copies
 
 
 _FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}

@@ -50,14 +50,14 @@ def kind_of_adapter(files: AdapterFiles, task_type: str | None, backbone: Backbo
     allowed = _KINDS.get(task_type or "", kind_names())
     possible = tuple(kind for kind in allowed_kinds(backbone) if kind in allowed)
     named = asked or files.notes.get("kind") or (possible[0] if len(possible) == 1 or task_type in _KINDS else None)
-    found = next((kind for kind in possible if kind == named), None)
-    if found is None:
+    chosen = next((kind for kind in possible if kind == named), None)
+    if chosen is None:
         said = f"got {named!r}" if named is not None else "the adapter does not say what it predicts"
         raise InputError(
             f"kind: {said}; allowed for this adapter (task_type {task_type}) on this backbone: "
             f"{known_names(possible) or 'none'}. Give the kind of the task (--kind)."
         )
-    return found
+    return chosen
 
 
 def find_head(
@@ -82,9 +82,9 @@ def find_head(
     own = sorted(name for name in copies if name.split(".")[0] in roots)
     if find_kind(kind).generates:
         if own or files.head:
-            what = own[0] if own else HEAD
+            source = own[0] if own else HEAD
             raise InputError(
-                f"folder: it has its own {what!r}, but a task of kind {kind} uses the backbone's language-modelling head."
+                f"folder: it has its own {source!r}, but a task of kind {kind} uses the backbone's language-modelling head."
             )
         return ImportedHead(kind, None, {}, None, None)
     pooling = asked or files.notes.get("pooling")
@@ -134,13 +134,13 @@ def _labels(files: AdapterFiles, kind: str) -> tuple[str, ...] | None:
     if not find_kind(kind).has_labels or "labels" not in files.notes:
         return None
     try:
-        found = json.loads(files.notes["labels"])
-        "".join(found).encode()  # raises for anything but texts, and for a lone surrogate
+        names = json.loads(files.notes["labels"])
+        "".join(names).encode()  # raises for anything but texts, and for a lone surrogate
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(label, str) and label for label in found):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(label, str) and label for label in names):
         raise InputError("folder: the labels in the head's metadata are not a list of names; the file is damaged.")
-    return tuple(found)
+    return tuple(names)
 
 
 def resolve_labels(head: ImportedHead, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:

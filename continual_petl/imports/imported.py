@@ -54,22 +54,22 @@ def check_imported(imported: Imported, subject: Subject) -> tuple[float, tuple[s
     head = {name: tensor.to(device) for name, tensor in imported.head.tensors.items()}
     try:
         computes = imported.computes(subject, head=head)
-        found, allowed = compare_outputs(subject, computes)
+        difference, allowed = compare_outputs(subject, computes)
     except ExportError as error:
         raise InputError(f"folder: {error}") from error
-    if not math.isfinite(found):
+    if not math.isfinite(difference):
         raise InputError(
             f"folder: the outputs of the adapter ({imported.method}) are not finite numbers: its values or its factors are "
             "too large for float32, or it belongs to another base model. Nothing was committed."
         )
     differences = _by_ids(imported, subject, computes)
-    if not found <= allowed:
+    if not difference <= allowed:
         raise InputError(
             f"task {subject.plan.name!r}: its bank would not compute what {imported.method} computes in the library that "
-            f"wrote it: their outputs differ by {found:.2g} (allowed: {allowed:.2g}). Nothing was committed. Please report "
-            "this with the versions of transformers and of continual-petl."
+            f"wrote it: their outputs differ by {difference:.2g} (allowed: {allowed:.2g}). Nothing was committed. Please "
+            "report this with the versions of transformers and of continual-petl."
         )
-    return found, differences
+    return difference, differences
 
 
 @torch.no_grad()
@@ -82,8 +82,8 @@ def _by_ids(imported: Imported, subject: Subject, compute: Compute) -> tuple[str
     for row in chain.from_iterable(rows_of(subject)):
         batch = collate(encoded(subject, [row]), [0], subject.pad or 0, kind=plan.kind, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in batch.items() if name != "index"}
-        (wanted,), found = respond([subject], batch), compute(backbone_inputs(backbone, batch))
-        if float((wanted - found).abs().max()) > TOLERANCE * max(1.0, float(wanted.abs().max())):
+        (ours,), theirs = respond([subject], batch), compute(backbone_inputs(backbone, batch))
+        if float((ours - theirs).abs().max()) > TOLERANCE * max(1.0, float(ours.abs().max())):
             others.append((row, int(batch["input_ids"][0, -1])))
     if not others:
         return ()

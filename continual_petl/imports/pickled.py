@@ -102,8 +102,8 @@ def _described(handle: io.BytesIO) -> Any:
         del stack[start:]
         return items
 
-    given: Any
-    for code, given, _ in pickletools.genops(handle):
+    argument: Any
+    for code, argument, _ in pickletools.genops(handle):
         match code.name:
             case "STOP":
                 return stack.pop()
@@ -116,7 +116,7 @@ def _described(handle: io.BytesIO) -> Any:
             case "NONE" | "NEWFALSE" | "NEWTRUE":
                 stack.append({"NONE": None, "NEWFALSE": False, "NEWTRUE": True}[code.name])
             case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINSTRING":
-                stack.append(given)
+                stack.append(argument)
             case "EMPTY_TUPLE" | "EMPTY_LIST" | "EMPTY_DICT":
                 stack.append({"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}[code.name]())
             case "TUPLE":
@@ -133,11 +133,11 @@ def _described(handle: io.BytesIO) -> Any:
                     raise ValueError("a key is not text")  # the hash of nested tuples can take for ever
                 stack[-1].update(zip(items[::2], items[1::2], strict=True))
             case "BINPUT" | "LONG_BINPUT":
-                memo[given] = stack[-1]
+                memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":
-                stack.append(memo[given])
+                stack.append(memo[argument])
             case "GLOBAL":
-                stack.append(_named_by(given))
+                stack.append(_named_by(argument))
             case "BINPERSID":
                 stack.append(_storage(*stack.pop()))
             case "REDUCE":

@@ -27,6 +27,6 @@ def read_adapter(folder: str | Path) -> AdapterFiles:
 def translate(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
     """Translate an adapter into a bank; see `translate_peft` and `translate_hub`."""
     of_hub = {"model_type", "config"} <= files.config.keys()
-    found = (translate_hub if of_hub else translate_peft)(files, backbone, kind=kind, pooling=pooling)
-    found.draft.check(backbone)
-    return found
+    imported = (translate_hub if of_hub else translate_peft)(files, backbone, kind=kind, pooling=pooling)
+    imported.draft.check(backbone)
+    return imported

@@ -93,5 +93,5 @@ def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[lis
         column = columns.messages
         texts = [Fault(row=row, what=f"{show(v)} is a text") for row, (v,) in enumerate(parts) if isinstance(v, str)]
         raise_faults(rows.where, column, texts, RULE)
-    found, answers = check_conversations(rows.where, column, parts, chat.system)
-    return [*found], answers
+    chats, answers = check_conversations(rows.where, column, parts, chat.system)
+    return [*chats], answers

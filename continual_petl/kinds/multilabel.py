@@ -86,12 +86,12 @@ class Multilabel(OfTexts):
         if not positions or labels is None:
             return
         forms = {name: flags_of(rows.answers, labels) is not None for name, rows in splits.items()}
-        other = next((name for name, form in forms.items() if form != forms["train"]), None)
-        if other is not None:
-            one, two = (str(other), "train") if forms[other] else ("train", str(other))
+        differing = next((name for name, form in forms.items() if form != forms["train"]), None)
+        if differing is not None:
+            first, second = (str(differing), "train") if forms[differing] else ("train", str(differing))
             raise InputError(
-                f"task {task.name!r}: split {one} holds lists of {len(labels)} zeros and ones (multi-hot), but split {two} "
-                "names or positions of labels: write the labels of all splits in the same form.",
+                f"task {task.name!r}: split {first} holds lists of {len(labels)} zeros and ones (multi-hot), but split "
+                f"{second} names or positions of labels: write the labels of all splits in the same form.",
                 key=("data",),
             )
 
@@ -134,7 +134,7 @@ class Multilabel(OfTexts):
         assert labels is not None
 
         def present(row: Tensor) -> list[str]:
-            return [labels[place] for place in row.nonzero().flatten().tolist()]
+            return [labels[index] for index in row.nonzero().flatten().tolist()]
 
         return [*map(present, answers)], [*map(present, references)]
 

@@ -90,13 +90,13 @@ class MultipleChoice(OfSeveral):
         joined = next((pair for pair in _JOINED if {*pair} <= known.keys() and "startphrase" not in known), None)
         if joined is None:
             source = max(texts, key=lambda column: column.letters)
-            found = {"source": source.name, "options": names, "label": label.name}
-            return Guess(kind=self.name, columns=found, why=why, letters=source.longest + letters)
+            keys = {"source": source.name, "options": names, "label": label.name}
+            return Guess(kind=self.name, columns=keys, why=why, letters=source.longest + letters)
         first, second = (known[name] for name in joined)
-        made, templates = joined_source(first.name, second.name, columns, " ")
+        source_column, templates = joined_source(first.name, second.name, columns, " ")
         return Guess(
             kind=self.name,
-            columns={"source": made, "options": names, "label": label.name},
+            columns={"source": source_column, "options": names, "label": label.name},
             templates=templates,
             why=why,
             letters=first.longest + second.longest + letters,
@@ -118,7 +118,7 @@ class MultipleChoice(OfSeveral):
         if rows.class_names is not None:  # such as choice1 and choice2
             answers = [None if answer is None else rows.class_names.index(answer) for answer in answers]
         places = _places(rows.where, column_of_answers(task), answers, options)
-        right = [own[place] for own, place in zip(options, places, strict=True)]
+        right = [own[index] for own, index in zip(options, places, strict=True)]
         return ReadRows(inputs=rows.inputs, answers=right, names=right, options=options)
 
     def encode(
@@ -174,8 +174,8 @@ def _one_each(columns: Sequence[Column]) -> list[Column]:
     """Return the columns with one option each, such as ending0 to ending3 or choice1 and choice2; [] if there are none."""
     stems: dict[str, dict[str, Column]] = {}
     for column in columns:
-        if column.holds in ("text", "name") and (found := _ONE_EACH.fullmatch(column.name)):
-            stems.setdefault(found[1].lower(), {})[found[2].lower()] = column
+        if column.holds in ("text", "name") and (matched := _ONE_EACH.fullmatch(column.name)):
+            stems.setdefault(matched[1].lower(), {})[matched[2].lower()] = column
     for numbered in stems.values():
         order = sorted(numbered, key=lambda end: (len(end), end))
         if len(order) > 1 and order[0] in ("0", "1", "a") and all(_follows(*ends) for ends in pairwise(order)):
@@ -209,7 +209,7 @@ def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence
         advice = "Write the labels as integers, which .jsonl and .parquet files have, if they are positions"
         raise_faults(where, column, faults, f"{advice}; otherwise, change how these options are written.")
     if None not in texts:
-        return [place for place in texts if place is not None]
+        return [index for index in texts if index is not None]
     if None not in numbers:
         faults = [
             Fault(row=row, what=f"position {number} of {len(own)} options, which are counted from 0")
@@ -248,10 +248,10 @@ def _check_distinct(pairs: Encoded, options: Sequence[Sequence[str]], where: str
         seen: dict[bytes, str] = {}
         for option in own:
             start, end = next(ends)
-            other = seen.setdefault(pairs.ids[start:end].tobytes(), option)
-            if other != option:
+            same = seen.setdefault(pairs.ids[start:end].tobytes(), option)
+            if same != option:
                 raise InputError(
-                    f"{where}, row {number}, options: {other!r:.80} and {option!r:.80} have the same tokens with this "
+                    f"{where}, row {number}, options: {same!r:.80} and {option!r:.80} have the same tokens with this "
                     f"tokenizer, cut to {max_length} together with their text, so they always get the same score: write "
                     "options that differ earlier, and in more than unknown or invisible characters, or use a larger "
                     "backbone.max_length."

@@ -97,10 +97,10 @@ class QuestionAnswering(OfSeveral):
         check_texts(rows.where, str(names["question"]), questions)
         check_texts(rows.where, str(names["context"]), contexts)
         starts = rows.by_key.get("answer_start")
-        given = rows.answers if starts is None else [*zip(rows.answers, starts, strict=True)]
+        answers = rows.answers if starts is None else [*zip(rows.answers, starts, strict=True)]
         none_allowed = SpanSettings.model_validate(task.kind_settings or {}).no_answer
         golds, faults = [], []
-        for row, (value, context) in enumerate(zip(given, contexts, strict=True)):
+        for row, (value, context) in enumerate(zip(answers, contexts, strict=True)):
             try:
                 gold = _gold(value, context, whole=starts is None)
                 if not gold.texts and not none_allowed:
@@ -122,13 +122,13 @@ class QuestionAnswering(OfSeveral):
         answers = lists if lists is not None else text if start is not None else None
         if not {"question", "context"} <= known.keys() or answers is None:
             return None
-        found = {"question": known["question"].name, "context": known["context"].name, "answers": answers.name}
+        keys = {"question": known["question"].name, "context": known["context"].name, "answers": answers.name}
         if lists is None and start is not None:
-            found["answer_start"] = start.name
-        why = f"columns {', '.join(found.values())} are named like questions whose answers stand in a context"
+            keys["answer_start"] = start.name
+        why = f"columns {', '.join(keys.values())} are named like questions whose answers stand in a context"
         letters = known["question"].longest + known["context"].longest
         empty = answers.some_empty or 0 in answers.lengths
-        return Guess(kind=self.name, columns=found, why=why, letters=letters, some_empty=empty)
+        return Guess(kind=self.name, columns=keys, why=why, letters=letters, some_empty=empty)
 
     def drafted(self, guess: Guess, max_length: int) -> dict[str, Any]:
         """Return a stride that fits into short windows, and whether rows may have no answer."""
@@ -164,8 +164,8 @@ class QuestionAnswering(OfSeveral):
             for start in range(0, len(inputs), _CHUNK):
                 chunk = slice(start, start + _CHUNK)
                 encoded = tokenizer(list(inputs[chunk]), list(contexts[chunk]), verbose=False).encodings or ()
-                for row, each in enumerate(encoded, start):
-                    windows.add(each, None if answers is None else answers[row])
+                for row, encoding in enumerate(encoded, start):
+                    windows.add(encoding, None if answers is None else answers[row])
         sequences = windows.sequences(labelled=answers is not None)
         references = () if answers is None else tuple(compared(gold.texts, none=spans.no_answer) for gold in answers)
         first, offsets = spans_of(sequences.offsets, sequences.starts[:-1])
@@ -188,12 +188,12 @@ class QuestionAnswering(OfSeveral):
     def of_rows(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Return the numbers of each token of each window, ``(B, K, W, 2)``; -inf for padding and missing windows."""
         there_BK = there(batch)
-        found = outputs.new_full((*there_BK.shape, *outputs.shape[1:]), -float("inf"))
+        rows = outputs.new_full((*there_BK.shape, *outputs.shape[1:]), -float("inf"))
         mask_SW = (
             self.sequences(batch)["attention_mask"] if batch["attention_mask"].ndim == 3 else batch["attention_mask"]
         )
-        found[there_BK] = outputs.masked_fill(mask_SW[..., None] == 0, -float("inf"))
-        return found
+        rows[there_BK] = outputs.masked_fill(mask_SW[..., None] == 0, -float("inf"))
+        return rows
 
     def kept(self, outputs: Tensor, batch: dict[str, Tensor], settings: Mapping[str, Any] | None) -> Tensor:
         """Return the best answer to each row; see `continual_petl.heads.spans.best_spans`."""
@@ -227,13 +227,13 @@ class QuestionAnswering(OfSeveral):
         from continual_petl.heads.predictions import Prediction
 
         assert texts is not None
-        found = []
+        predictions = []
         values = zip(self.extracted(outputs_BC, texts), _spans(outputs_BC, texts), outputs_BC.tolist(), strict=True)
         for value, (start, end), (*_, share, no_answer, margin) in values:
-            place = (start, end) if value else (None, None)
-            details = dict(zip(self.details, (*place, share, no_answer), strict=True))
-            found.append(Prediction(value=value, near_tie=margin <= 2 * rounding, details=details))
-        return found
+            span = (start, end) if value else (None, None)
+            details = dict(zip(self.details, (*span, share, no_answer), strict=True))
+            predictions.append(Prediction(value=value, near_tie=margin <= 2 * rounding, details=details))
+        return predictions
 
     def wanted_row(self, row: Any, *, pair: bool) -> str | None:
         """Refuse what is not a pair of question and context."""
@@ -245,8 +245,8 @@ def _gold(value: Any, context: str, *, whole: bool) -> Gold:
     """Return the answers of a row; raises `ValueError` if they are not parts of the context."""
     if whole:
         value = from_cell(from_cell(value), "{")
-        if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
-            value = {key: [each.get(key) for each in value] for key in ("text", "answer_start")}
+        if isinstance(value, list) and all(isinstance(answer, Mapping) for answer in value):
+            value = {key: [answer.get(key) for answer in value] for key in ("text", "answer_start")}
         if not isinstance(value, Mapping) or not {"text", "answer_start"} <= value.keys():
             raise ValueError("missing" if value in (None, "") else f"{show(value)} has no text and answer_start")
         texts, starts = value["text"], value["answer_start"]

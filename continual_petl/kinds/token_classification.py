@@ -58,9 +58,9 @@ class TokenClassification(OfClasses):
         labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
-        found = tag_lists(rows.where, column, rows.answers, inputs)
+        lists = tag_lists(rows.where, column, rows.answers, inputs)
         with about("labels"):
-            tags = encode_tags(rows.where, column, found, labels, positions=how.positions)
+            tags = encode_tags(rows.where, column, lists, labels, positions=how.positions)
         return tags, [[labels[number] for number in row.tolist()] for row in tags]
 
     def tag_reading(self, task: TaskSpec, labels: tuple[str, ...], train: Any) -> tuple[TagReading, str | None, str]:
@@ -110,11 +110,11 @@ class TokenClassification(OfClasses):
         """Return the tags of each row's words; see `Kind.in_names`."""
         assert labels is not None
         words = [row != IGNORED for row in references]
-        found, expected = (
+        predicted, expected = (
             [[labels[tag] for tag in row[own].tolist()] for row, own in zip(rows, words, strict=True)]
             for rows in (answers, references)
         )
-        return found, expected
+        return predicted, expected
 
     def wanted_row(self, row: Any, *, pair: bool) -> str | None:
         """Refuse what is neither a list of words nor a text with some."""

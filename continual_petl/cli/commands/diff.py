@@ -32,12 +32,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.report.differences import differences
     from continual_petl.report.task_lines import difference_lines
 
-    one, other = (open_anywhere(folder).snapshot() for folder in (arguments.run, arguments.other))
-    found = differences(one, other)
+    first, second = (open_anywhere(folder).snapshot() for folder in (arguments.run, arguments.other))
+    changes = differences(first, second)
     if arguments.json:
-        print_json(found)
+        print_json(changes)
     else:
         console = out()
-        for line in difference_lines(found, (arguments.run, arguments.other)):
+        for line in difference_lines(changes, (arguments.run, arguments.other)):
             console.print(line, markup=False, soft_wrap=True)
-    return 0 if found["same"] else 1
+    return 0 if changes["same"] else 1

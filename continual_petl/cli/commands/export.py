@@ -41,6 +41,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         files = sorted(path.name for path in folder.iterdir())
         print_json({"task": arguments.task, "format": arguments.format, "folder": str(folder), "files": files})
     else:
-        what = f"exported task {arguments.task} to {folder}; its outputs match those of the bank within 1e-5"
-        out().print(what, markup=False, soft_wrap=True)
+        line = f"exported task {arguments.task} to {folder}; its outputs match those of the bank within 1e-5"
+        out().print(line, markup=False, soft_wrap=True)
     return 0

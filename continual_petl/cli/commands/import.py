@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({**content, "score": certificate.score, "measured": certificate.is_measured, "origin": origin})
     else:
         scored = f"{certificate.metric} {score} on its {certificate.counted_split} rows"
-        what = scored if certificate.is_measured else "not measured; give rows with --data to measure it"
-        said = f"imported task {certificate.task} ({certificate.kind}) from {certificate.started_from}: {what}"
+        outcome = scored if certificate.is_measured else "not measured; give rows with --data to measure it"
+        said = f"imported task {certificate.task} ({certificate.kind}) from {certificate.started_from}: {outcome}"
         out().print(said, markup=False, soft_wrap=True)
     return 0

@@ -33,13 +33,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     store = open_anywhere(arguments.run)
     # Certificates are read and checked one by one; if a run in progress changes the folder, they are read again.
-    found, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
+    tasks, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
     if arguments.json:
-        print_json(found)
+        print_json(tasks)
         return 0
-    if found:
-        out().print(task_table(found))
-    lines = [*(list_lines(found) if found else []), *half]
+    if tasks:
+        out().print(task_table(tasks))
+    lines = [*(list_lines(tasks) if tasks else []), *half]
     for line in lines or [NOTHING_YET]:
         out().print(line, markup=False, soft_wrap=True)
     return 0

@@ -54,6 +54,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(done.to_json())
     else:
-        what = "pushed to" if done.changed else "nothing has changed; already at"
-        out().print(f"{what} {done.url}, commit {done.commit}", markup=False, soft_wrap=True)
+        outcome = "pushed to" if done.changed else "nothing has changed; already at"
+        out().print(f"{outcome} {done.url}, commit {done.commit}", markup=False, soft_wrap=True)
     return 0

@@ -80,8 +80,8 @@ def _line(store: Store, task: str, index: int) -> TaskLine | None:
     """Return the line that was written when the task was finished."""
     from continual_petl.store.folder.results_file import TaskLine
 
-    found = None
+    matching = None
     for line in store.results():
         if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):
-            found = line
-    return found
+            matching = line
+    return matching

@@ -37,10 +37,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     store = open_store(arguments.run)
     with store.lock(wait=False):
-        made = sign(store, Path(arguments.key))
+        signature = sign(store, Path(arguments.key))
     if arguments.json:
-        print_json(made.model_dump(mode="json"))
+        print_json(signature.model_dump(mode="json"))
     else:
-        line = f"signed entry {made.index} of the chain, seal {made.entry}: {store.folder / FILE}"
+        line = f"signed entry {signature.index} of the chain, seal {signature.entry}: {store.folder / FILE}"
         out().print(line, markup=False, soft_wrap=True)
     return 0

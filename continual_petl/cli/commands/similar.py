@@ -51,10 +51,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             f"{target}: it is neither a learned task{did_you_mean(target, known)} nor a file with rows; give one of the two"
         )
     rows = None if target in known else [row for row, _ in islice(read_unnamed_rows(Path(target)), MAX_ROWS)]
-    found = run.similar(target if rows is None else rows)
+    distances = run.similar(target if rows is None else rows)
     ranked = [
         {"task": task, "distance": distance, "kind": run.store.certificate(task).kind}
-        for task, distance in found.items()
+        for task, distance in distances.items()
     ]
     if arguments.json:
         print_json(ranked)
@@ -62,8 +62,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.report.whole_table import WholeTable
 
     table = WholeTable("task", "distance", "kind")
-    for each in ranked[: arguments.top]:
-        table.add_row(str(each["task"]), f"{each['distance']:.2f}", str(each["kind"]))
+    for entry in ranked[: arguments.top]:
+        table.add_row(str(entry["task"]), f"{entry['distance']:.2f}", str(entry["kind"]))
     out().print(table if ranked else "there is no other task to compare with")
     if len(ranked) > arguments.top:
         out().print(f"and {len(ranked) - arguments.top:,} more: --top {len(ranked)} shows all")

@@ -28,19 +28,19 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.streams.stream_file.catalog import catalog, description
     from continual_petl.streams.stream_file.yaml_file import load_stream
 
-    found = []
+    entries = []
     for name, file in catalog().items():
         spec = load_stream(file)
         tasks = [task.name for task in spec.tasks]
         about = {"about": description(file), "file": str(file)}
-        found.append({"name": name, "tasks": tasks, "backbone": spec.backbone.name, **about})
+        entries.append({"name": name, "tasks": tasks, "backbone": spec.backbone.name, **about})
     if arguments.json:
-        print_json(found)
+        print_json(entries)
         return 0
     table = WholeTable(title="Run one with: continual-petl run NAME", title_justify="left")
     for header in ("name", "tasks", "backbone", "what it is"):
         table.add_column(header, no_wrap=header == "name")
-    for entry in found:
+    for entry in entries:
         table.add_row(str(entry["name"]), str(len(entry["tasks"])), str(entry["backbone"]), escape(str(entry["about"])))
     out().print(table)
     return 0

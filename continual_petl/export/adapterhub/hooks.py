@@ -55,14 +55,14 @@ def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str,
     Raises:
         KeyError: if a tensor is missing or has the wrong shape.
     """
-    wanted = [layer for layer in subject.bank.sites.layers if layer.number not in config["leave_out"]]
+    layers = [layer for layer in subject.bank.sites.layers if layer.number not in config["leave_out"]]
     match config.get("architecture"):
         case "lora":
-            hooks.outputs[:0] = _loras(subject, config, name, wanted, take)
+            hooks.outputs[:0] = _loras(subject, config, name, layers, take)
         case "prefix_tuning":
-            hooks.heads |= _prefixes(subject, config, name, wanted, take)
+            hooks.heads |= _prefixes(subject, config, name, layers, take)
         case _:
-            for layer in wanted:
+            for layer in layers:
                 hooks.outputs += _bottlenecks(subject, config, name, layer, take)
 
 
@@ -111,8 +111,8 @@ def _bottleneck(config: dict[str, Any], down: Any, up: Any, norm: Any, read: lis
 
 def _activation(name: str) -> Any:
     name = name.lower()
-    found: Any = F.leaky_relu if name == "leakyrelu" else activations.get_activation(name)  # type: ignore[no-untyped-call]
-    return found
+    function: Any = F.leaky_relu if name == "leakyrelu" else activations.get_activation(name)  # type: ignore[no-untyped-call]
+    return function
 
 
 def _loras(subject: Subject, config: dict[str, Any], name: str, layers: list[Layer], take: Take) -> list[Any]:

@@ -117,16 +117,16 @@ def inner_path(sites: Sites, layer: Layer) -> str:
 
 def _by_module(subject: Subject, name: str, rows: Sequence[Modification]) -> dict[str, list[Placement]]:
     """Return changes keyed by the path of their module; changes of one module are in the order q, k, v."""
-    sites, found = subject.bank.sites, dict[str, list[Placement]]()
+    sites, by_name = subject.bank.sites, dict[str, list[Placement]]()
     order = list(MATRICES)
     for placement in placed(subject.bank, rows):
         inner = placement.name in _INNER
         path = inner_path(sites, placement.layer) if inner else part_of(sites, placement)[0]
-        found.setdefault(f"{path.removeprefix(sites.base)}.loras.{name}", []).append(placement)
-    for placements in found.values():
+        by_name.setdefault(f"{path.removeprefix(sites.base)}.loras.{name}", []).append(placement)
+    for placements in by_name.values():
         if len(placements) > 1:
             placements.sort(key=lambda placement: order.index(placement.modification.modifies))
-    return found
+    return by_name
 
 
 def _config(subject: Subject, sites: Sequence[Site], options: dict[str, Any]) -> dict[str, Any]:

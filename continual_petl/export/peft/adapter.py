@@ -109,7 +109,7 @@ def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, s
 
 def by_module(subject: Subject) -> dict[str, list[Placement]]:
     """Return the changes to projections, keyed by module path."""
-    found: dict[str, list[Placement]] = {}
+    placements: dict[str, list[Placement]] = {}
     for placement in subject.bank.placements():
-        found.setdefault(part_of(subject.bank.sites, placement)[0], []).append(placement)
-    return found
+        placements.setdefault(part_of(subject.bank.sites, placement)[0], []).append(placement)
+    return placements

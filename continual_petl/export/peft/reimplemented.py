@@ -114,8 +114,8 @@ class Reimplemented:
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits, without the positions of a prompt."""
         generates = kind_of(self.subject.plan).generates
-        given = dict(inputs) if generates else dict(reading_inputs(self.subject.backbone, inputs))
-        output, skipped = self._output(given)
+        arguments = dict(inputs) if generates else dict(reading_inputs(self.subject.backbone, inputs))
+        output, skipped = self._output(arguments)
         if generates:
             logits: Tensor = output.logits[:, skipped:]
             return logits
@@ -160,8 +160,8 @@ def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Ten
     copies: dict[str, Tensor] = {}
     for key, tensor in stored.items():
         name = key.removeprefix(START)
-        if found := _PARTS.fullmatch(name):
-            changed.setdefault(found[1], {})[found[2]] = tensor
+        if matched := _PARTS.fullmatch(name):
+            changed.setdefault(matched[1], {})[matched[2]] = tensor
         else:
             copies[name] = tensor
     return changed, copies

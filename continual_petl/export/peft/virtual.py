@@ -32,10 +32,10 @@ def prompt(subject: Subject, names: Names) -> Adapter:
     Raises:
         InputError: if the model has absolute positions.
     """
-    place, vectors_LW = subject.backbone.anatomy.prompt, subject.bank.prompt()
-    assert place is not None
+    site, vectors_LW = subject.backbone.anatomy.prompt, subject.bank.prompt()
+    assert site is not None
     assert vectors_LW is not None
-    if place.norm is not None or place.positions is not None:
+    if site.norm is not None or site.positions is not None:
         why = (
             f"a prompt in front of a model with absolute positions ({subject.backbone.anatomy.family}) differs from one in "
             "peft, which gives positions to the prompt and moves those of the text. Prompts can be exported for families "
@@ -69,15 +69,15 @@ def prefix(subject: Subject, names: Names) -> Adapter:
     Raises:
         InputError: if the model's positions are not rotary, or not all layers have the same type of prefix.
     """
-    backbone, found = subject.backbone, subject.bank.prefixes()
+    backbone, prefixes = subject.backbone, subject.bank.prefixes()
     config: Any = backbone.model.config
     rotary = getattr(backbone.model.base_model, "rotary_emb", None)
     why = why_no_prefix(backbone)
     if why is not None:
         pass
-    elif len(found) != backbone.num_layers or len({len(each.keys) for each in found}) > 1:
+    elif len(prefixes) != backbone.num_layers or len({len(placement.keys) for placement in prefixes}) > 1:
         why = "peft has a prefix in every layer, all of the same length"
-    elif any(each.modification.composition != "gated" or each.scale != 1.0 for each in found):
+    elif any(placement.modification.composition != "gated" or placement.scale != 1.0 for placement in prefixes):
         why = "peft has no multi-head parallel adapter, and no factor for a prefix"
     if why is not None:
         raise CannotExpressError(
@@ -86,9 +86,13 @@ def prefix(subject: Subject, names: Names) -> Adapter:
             f"its prefixes cannot be expressed in peft: {why}. Prefixes can be exported for decoders with rotary positions "
             "(llama, qwen2, qwen3)",
         )
-    length, num_heads = len(found[0].keys), int(config.num_key_value_heads)
-    rows_LT2GE = [part for each in found for part in (rotated(each.keys, num_heads, rotary, length), each.values)]
-    own = {"peft_type": "PREFIX_TUNING", "prefix_projection": False, "token_dim": found[0].keys.shape[1]}
+    length, num_heads = len(prefixes[0].keys), int(config.num_key_value_heads)
+    rows_LT2GE = [
+        part
+        for placement in prefixes
+        for part in (rotated(placement.keys, num_heads, rotary, length), placement.values)
+    ]
+    own = {"peft_type": "PREFIX_TUNING", "prefix_projection": False, "token_dim": prefixes[0].keys.shape[1]}
     own |= {"encoder_hidden_size": own["token_dim"]}
     sizes = _sizes(subject, length, 1) | {"num_attention_heads": num_heads}
     return Adapter(own | sizes, {"prompt_embeddings": torch.cat(rows_LT2GE, dim=1)})

@@ -69,10 +69,10 @@ def _part(config: MethodConfig, name: str, backbone: Backbone) -> tuple[str, Par
 
 def _head(files: AdapterFiles, kind: str, backbone: Backbone, pooling: str | None) -> ImportedHead:
     """Return the head, read from head.safetensors or from the head that `adapters` saved beside the adapter."""
-    for what, asked in (("kind", kind), ("pooling", pooling)) if files.hub_head is not None else ():
-        if asked is not None and asked != files.notes.get(what, asked):
+    for name, asked in (("kind", kind), ("pooling", pooling)) if files.hub_head is not None else ():
+        if asked is not None and asked != files.notes.get(name, asked):
             raise InputError(
-                f"{what}: got {asked[:100]!r}, but head_config.json says {files.notes[what]!r}: leave out {what}."
+                f"{name}: got {asked[:100]!r}, but head_config.json says {files.notes[name]!r}: leave out {name}."
             )
     copies = dict(files.copies)
     if find_kind(kind).generates:

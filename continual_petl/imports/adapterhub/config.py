@@ -50,8 +50,8 @@ class BottleneckConfig(StrictModel):
     def activation(self) -> Activation | None:
         """The non-linearity under its name in a bank; None if a bank has no equivalent."""
         known: Any = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"silu": "silu"}
-        found: Activation | None = known.get(self.non_linearity.lower())
-        return found
+        name: Activation | None = known.get(self.non_linearity.lower())
+        return name
 
 
 class LoraConfig(StrictModel):

@@ -77,8 +77,8 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
 
 def _notes(head: _Head, poolings: tuple[str, ...]) -> dict[str, str]:
     kinds = {"multilabel_classification": "multilabel", "tagging": "token-classification"}
-    one = "regression" if head.num_labels == 1 else "classification"
-    notes = {"kind": kinds.get(head.head_type, one)}
+    single = "regression" if head.num_labels == 1 else "classification"
+    notes = {"kind": kinds.get(head.head_type, single)}
     if poolings:
         notes["pooling"] = "pooler" if head.use_pooler else poolings[0]
     if head.label2id is not None:

@@ -40,13 +40,13 @@ def prefixes(config: PrefixConfig, name: str, backbone: Backbone) -> Part:
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
         group: Any = bank.modifications[str(bank.spec.modifications.index(rows[0]))]
-        found: dict[str, list[Prefix]] = {}
+        by_layer: dict[str, list[Prefix]] = {}
         for layer in bank.layers:
             for attention in layer.stack.attentions:
                 held = group[key(layer)][attention.name]
                 assert isinstance(held, Prefix)
-                found.setdefault(location_of(backbone.sites, layer, attention.name), []).append(held)
-        for at, members in found.items():
+                by_layer.setdefault(location_of(backbone.sites, layer, attention.name), []).append(held)
+        for at, members in by_layer.items():
             path = f"{POOL}.{name}.{at}"
             for held, (keys, values) in zip(
                 members, _states(options, path, len(members), num_heads, stored), strict=True

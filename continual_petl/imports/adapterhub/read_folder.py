@@ -41,16 +41,16 @@ def read_hub_files(folder: str | Path) -> AdapterFiles:
     Raises:
         InputError: if a file is missing, too large or damaged, or a bank cannot express the head.
     """
-    place = Path(folder)
-    tensors = _first(place, TENSORS, PICKLE)
+    root = Path(folder)
+    tensors = _first(root, TENSORS, PICKLE)
     if tensors is None:
-        raise InputError(f"folder: {place} has neither {TENSORS} nor {PICKLE}; it is incomplete.")
-    own = _first(place, HEAD)
-    theirs = _first(place, HEAD_TENSORS, HEAD_PICKLE) if own is None else None
-    config = place / HEAD_CONFIG if theirs is not None else None
-    paths = [path for path in (place / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
+        raise InputError(f"folder: {root} has neither {TENSORS} nor {PICKLE}; it is incomplete.")
+    own = _first(root, HEAD)
+    theirs = _first(root, HEAD_TENSORS, HEAD_PICKLE) if own is None else None
+    config = root / HEAD_CONFIG if theirs is not None else None
+    paths = [path for path in (root / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
     digests = digests_of(paths)
-    adapter_files = AdapterFiles(place, read_config(place / CONFIG), _read_either(tensors, digests), {}, {}, digests)
+    adapter_files = AdapterFiles(root, read_config(root / CONFIG), _read_either(tensors, digests), {}, {}, digests)
     if own is not None:
         return replace(adapter_files, head=read_safetensors(own, digests[HEAD]), notes=read_metadata(own))
     if theirs is None or config is None:

@@ -42,14 +42,14 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
         InputError: if a bank cannot express it.
     """
     config = read_peft_config(files.config)
-    found = kind_of_adapter(files, config.task_type, backbone, kind)
+    task_kind = kind_of_adapter(files, config.task_type, backbone, kind)
     if config.peft_type in VIRTUAL:
         table = table_of(files.tensors, config)
         draft = (prefix if config.peft_type == "PREFIX_TUNING" else prompt)(config, table, backbone)
         # Besides the table, peft saves the head of the class.
         copies = {name.removeprefix("base_model."): t for name, t in files.tensors.items() if name != TABLE}
         stored = {TABLE: table, **copies}
-        head = find_head(files, found, copies, backbone, pooling)
+        head = find_head(files, task_kind, copies, backbone, pooling)
         if copies:
             raise InputError(
                 f"adapter_model.safetensors: tensor {min(copies)[:200]!r} does not belong to peft_type "
@@ -64,7 +64,7 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
         return _imported(config, stored, backbone, draft, head, "", {})
     _check_names(files.tensors)
     changed, copies = split_tensors(files.tensors)
-    head = find_head(files, found, copies, backbone, pooling)
+    head = find_head(files, task_kind, copies, backbone, pooling)
     prefix_of_base = _base(backbone, [*changed, *(name.rpartition(".")[0] for name in copies)])
     _check_targets(config, changed, copies)
     inside = backbone.sites.base
@@ -72,18 +72,18 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
     by_path = {path: changed[name] for path, name in names.items()}
     norms = {inside + name.removeprefix(prefix_of_base): tensor for name, tensor in copies.items()}
     model: nn.Module = backbone.model
-    made: Draft | None = None
+    translated: Draft | None = None
     if config.peft_type == "LORA":
-        made = low_rank(config, by_path, names, model, backbone.sites)
+        translated = low_rank(config, by_path, names, model, backbone.sites)
     elif config.peft_type == "IA3":
-        made = factors(config, by_path, names, model, backbone.sites)
+        translated = factors(config, by_path, names, model, backbone.sites)
     else:
         norms |= {
-            f"{path}.{part.removeprefix(_INSIDE)}": t for path, each in by_path.items() for part, t in each.items()
+            f"{path}.{part.removeprefix(_INSIDE)}": t for path, parts in by_path.items() for part, t in parts.items()
         }
-    if norms or made is None:
-        made = with_norms(made, norms, model, backbone.sites)
-    return _imported(config, files.tensors, backbone, made, head, prefix_of_base, changed)
+    if norms or translated is None:
+        translated = with_norms(translated, norms, model, backbone.sites)
+    return _imported(config, files.tensors, backbone, translated, head, prefix_of_base, changed)
 
 
 def _imported(
@@ -120,10 +120,10 @@ def _computes(
 
 def _check_names(tensors: dict[str, Tensor]) -> None:
     """Raise `InputError` if a tensor's name does not start with peft's prefix."""
-    if other := next((name for name in tensors if not name.startswith(START)), None):
+    if unknown := next((name for name in tensors if not name.startswith(START)), None):
         raise InputError(
-            f"adapter_model.safetensors: tensor {other[:200]!r} does not follow peft's naming ({START}...); the adapter was "
-            "written by another library."
+            f"adapter_model.safetensors: tensor {unknown[:200]!r} does not follow peft's naming ({START}...); the adapter "
+            "was written by another library."
         )
 
 
@@ -158,10 +158,10 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
             "file do not belong together."
         )
     start = "lora_" if config.peft_type == "LORA" else "ia3_l" if config.peft_type == "IA3" else _INSIDE
-    other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]
-    if other or not (changed or copies):
+    unknown = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]
+    if unknown or not (changed or copies):
         raise InputError(
             "adapter_model.safetensors: "
-            f"{f'tensor {other[0][:200]!r} does not belong' if other else 'no tensor belongs'} to peft_type "
+            f"{f'tensor {unknown[0][:200]!r} does not belong' if unknown else 'no tensor belongs'} to peft_type "
             f"{config.peft_type}; the file is damaged, or was written for another method."
         )

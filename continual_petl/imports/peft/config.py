@@ -82,23 +82,23 @@ def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
         if key not in fields and key not in _WITHOUT_EFFECT and not off:
             raise _refused(key, value, "it changes what the adapter computes, or is unknown")
     try:
-        made = PeftConfig.model_validate({key: value for key, value in config.items() if key in fields})
+        parsed = PeftConfig.model_validate({key: value for key, value in config.items() if key in fields})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))[:200]
         raise InputError(f"adapter_config.json: key {where}: {first['msg']}; the file is damaged.") from error
-    if made.init_lora_weights not in _PLAIN_STARTS:
+    if parsed.init_lora_weights not in _PLAIN_STARTS:
         why = "such an adapter needs a base model with modified weights; convert it with peft first"
-        raise _refused("init_lora_weights", made.init_lora_weights, why)
+        raise _refused("init_lora_weights", parsed.init_lora_weights, why)
     for name in ("rank_pattern", "alpha_pattern"):
-        for pattern in getattr(made, name):
+        for pattern in getattr(parsed, name):
             if not _LITERAL.fullmatch(pattern):
                 raise _refused(name, pattern, "only names of modules, or the ends of names, are supported")
     for name in ("target_modules", "exclude_modules"):
-        value = getattr(made, name)
+        value = getattr(parsed, name)
         if isinstance(value, str):
             _check_expression(name, value)
-    return made
+    return parsed
 
 
 def _refused(key: str, value: object, why: str) -> InputError:
@@ -156,5 +156,5 @@ def factor(config: PeftConfig, name: str, rank: int) -> float:
 
 
 def _by_pattern(patterns: Mapping[str, float], name: str, default: float) -> float:
-    found = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name))
-    return next(found, default)
+    values = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name))
+    return next(values, default)

@@ -62,22 +62,22 @@ def low_rank(
         InputError: if a module is not a projection, or its tensors have the wrong shape.
     """
     every = target_modules(sites, LOW_RANK)
-    check_known(changed, {place.path for place in every}, "low-rank changes of the projections in the layers")
-    found: dict[tuple[Site, str, int], _Change] = {}
-    for place in every:
-        if place.path in changed:
-            change = _change(config, changed[place.path], names[place.path], model, place)
+    check_known(changed, {target.path for target in every}, "low-rank changes of the projections in the layers")
+    changes: dict[tuple[Site, str, int], _Change] = {}
+    for target in every:
+        if target.path in changed:
+            change = _change(config, changed[target.path], names[target.path], model, target)
             if change is not None:
-                found[place.site, place.name, place.layer.number] = change
-    rows = [_modification(config, site, found) for site in LOW_RANK if any(key[0] == site for key in found)]
-    layers = layer_range({number for _, _, number in found}, sites.num_layers)
+                changes[target.site, target.name, target.layer.number] = change
+    rows = [_modification(config, site, changes) for site in LOW_RANK if any(key[0] == site for key in changes)]
+    layers = layer_range({number for _, _, number in changes}, sites.num_layers)
     spec = BankSpec.model_validate({"modifications": rows, "layers": layers})
 
     def fill(bank: Bank) -> None:
         for placement in bank.placements():
             delta = placement.delta
             assert isinstance(delta, LowRank)
-            change = found.get((placement.modification.modifies, placement.name, placement.layer.number))
+            change = changes.get((placement.modification.modifies, placement.name, placement.layer.number))
             _fill(delta, change)
 
     return Draft(spec, fill)

@@ -25,11 +25,11 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
     Raises:
         InputError: if a file is missing, too large, damaged, or could execute code when it is read.
     """
-    place = Path(folder)
-    config, tensors = place / CONFIG, place / TENSORS
+    root = Path(folder)
+    config, tensors = root / CONFIG, root / TENSORS
     if not config.is_file():
         raise InputError(
-            f"folder: {place} has no {CONFIG}, so it is not a peft adapter. Give the folder that save_pretrained wrote."
+            f"folder: {root} has no {CONFIG}, so it is not a peft adapter. Give the folder that save_pretrained wrote."
         )
     if not tensors.is_file():
         instead = (
@@ -37,15 +37,15 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
             "it again (save_pretrained writes safetensors)."
         )
         raise InputError(
-            f"folder: {place} has no {TENSORS}.{instead if (place / PICKLE).exists() else ' It is incomplete.'}"
+            f"folder: {root} has no {TENSORS}.{instead if (root / PICKLE).exists() else ' It is incomplete.'}"
         )
-    digests = digests_of(path for path in (config, tensors, place / HEAD) if path.is_file())
-    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
+    digests = digests_of(path for path in (config, tensors, root / HEAD) if path.is_file())
+    head = read_safetensors(root / HEAD, digests[HEAD]) if HEAD in digests else {}
     return AdapterFiles(
-        folder=place,
+        folder=root,
         config=read_config(config),
         tensors=read_safetensors(tensors, digests[TENSORS]),
         head=head,
-        notes=read_metadata(place / HEAD if head else tensors),
+        notes=read_metadata(root / HEAD if head else tensors),
         digests=digests,
     )

@@ -30,42 +30,42 @@ def factors(
     """
     every = target_modules(sites, FACTORS)
     check_known(
-        changed, {place.path for place in every}, "factors of keys, values and the inputs of the FFN's last layer"
+        changed, {target.path for target in every}, "factors of keys, values and the inputs of the FFN's last layer"
     )
-    found: dict[tuple[Site, str, int], Tensor] = {}
-    for place in every:
-        if place.path not in changed:
+    vectors: dict[tuple[Site, str, int], Tensor] = {}
+    for target in every:
+        if target.path not in changed:
             continue
-        parts, name = changed[place.path], names[place.path]
+        parts, name = changed[target.path], names[target.path]
         inner = matches(config.feedforward_modules, name)
-        width = sites.module_width(place.path)
+        width = sites.module_width(target.path)
         size = width.into if inner else width.out
         if parts.keys() != {FACTOR} or parts[FACTOR].shape != ((1, size) if inner else (size, 1)):
             raise InputError(
                 f"adapter_model.safetensors: module {name!r} needs one vector {FACTOR} of {size} factors for this backbone; "
                 "the adapter belongs to another base model, or the file is damaged."
             )
-        if inner != (place.site == "ffn_inner"):
-            what = "outputs" if inner else "inputs"
+        if inner != (target.site == "ffn_inner"):
+            side = "outputs" if inner else "inputs"
             raise InputError(
-                f"adapter_config.json: key feedforward_modules: a bank multiplies the {what} of {name!r}, but this adapter "
+                f"adapter_config.json: key feedforward_modules: a bank multiplies the {side} of {name!r}, but this adapter "
                 f"multiplies its {'inputs' if inner else 'outputs'}."
             )
         vector = parts[FACTOR].flatten()
-        vector = vector if place.columns is None else vector[place.columns]
-        if place.columns is None or not bool((vector == 1).all()):
-            found[place.site, place.name, place.layer.number] = vector
+        vector = vector if target.columns is None else vector[target.columns]
+        if target.columns is None or not bool((vector == 1).all()):
+            vectors[target.site, target.name, target.layer.number] = vector
     rows = [
         Modification(form="rescale", modifies=site, insertion="sequential", composition="multiply")
         for site in FACTORS
-        if any(key[0] == site for key in found)
+        if any(key[0] == site for key in vectors)
     ]
-    spec = BankSpec(modifications=tuple(rows), layers=layer_range({key[2] for key in found}, sites.num_layers))
+    spec = BankSpec(modifications=tuple(rows), layers=layer_range({key[2] for key in vectors}, sites.num_layers))
 
     def fill(bank: Bank) -> None:
         for placement in bank.placements():
             assert isinstance(placement.delta, Rescale)
-            vector = found.get((placement.modification.modifies, placement.name, placement.layer.number))
+            vector = vectors.get((placement.modification.modifies, placement.name, placement.layer.number))
             if vector is not None:
                 put(placement.delta.vector, vector, FACTOR)
 

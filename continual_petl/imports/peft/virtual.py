@@ -54,8 +54,8 @@ def prompt(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     Raises:
         InputError: if the model has absolute positions, or the prompt's vectors do not have the model's width.
     """
-    place = backbone.anatomy.prompt
-    if place is None or place.norm is not None or place.positions is not None:
+    site = backbone.anatomy.prompt
+    if site is None or site.norm is not None or site.positions is not None:
         raise InputError(
             f"folder: a prompt of peft ({config.peft_type}) on a model with absolute positions ({backbone.anatomy.family}) "
             "takes positions and shifts those of the text, but a bank's prompt does not. Prompts can be imported for "

@@ -40,12 +40,12 @@ class OfClasses(OfTexts):
         assert rows.labels is not None
         labels = rows.labels.astype(np.int64)
         if class_weights is None:
-            each = (labels != IGNORED).astype(np.float64)
+            label_weights = (labels != IGNORED).astype(np.float64)
         else:
             # The loss reads them in float32.
             weights = np.array(class_weights, dtype=np.float32).astype(np.float64)
-            each = np.where(labels == IGNORED, 0.0, weights[np.maximum(labels, 0)])
-        return each if rows.first_piece is None else rows.sums(each)
+            label_weights = np.where(labels == IGNORED, 0.0, weights[np.maximum(labels, 0)])
+        return label_weights if rows.first_piece is None else rows.sums(label_weights)
 
     def balanced_weights(self, task: str, labels: tuple[str, ...], train: NDArray[np.generic]) -> tuple[float, ...]:
         """Return N / (C count) for each label, as scikit-learn."""

@@ -28,5 +28,5 @@ class OfSeveral(OfTexts):
 
 def there(batch: dict[str, Tensor]) -> Tensor:
     """Return which sequences there are, ``(B, K)``; inputs ``(B, W)`` are rows of one sequence each."""
-    found: Tensor = batch["attention_mask"].any(-1)
-    return found if found.ndim == 2 else found[:, None]
+    present: Tensor = batch["attention_mask"].any(-1)
+    return present if present.ndim == 2 else present[:, None]
