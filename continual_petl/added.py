@@ -63,20 +63,29 @@ Item = TypeVar("Item")
 class Registry(Generic[Item]):
     """Objects found by their names: kinds or forms.
 
-    Those of this package have a file each, ``causal_lm.py`` for ``causal-lm``, with a class that has this ``name``; others
-    come from installed packages, or are registered in this process.
+    Those of this package have a file each, named like them, with a class that has this ``name``; others come from installed
+    packages, or are registered in this process.
 
     Args:
         group: the group of entry points, such as ``kinds``.
         package: the package with the files; only what is looked for is imported.
         base: the class that theirs are derived from.
+        hyphens: whether their names have hyphens where those of their files have underscores.
         needs: what their classes need besides ``name``, for messages; ``has_all`` says whether an object has it.
     """
 
     def __init__(
-        self, group: str, package: str, base: type[Item], needs: str = "", has_all: Callable[[Item], bool] | None = None
+        self,
+        group: str,
+        package: str,
+        base: type[Item],
+        *,
+        hyphens: bool,
+        needs: str = "",
+        has_all: Callable[[Item], bool] | None = None,
     ) -> None:
         self._group, self._package, self._base, self._needs, self._has_all = group, package, base, needs, has_all
+        self._separator = "-" if hyphens else "_"
         self._what = group.removesuffix("s")
         self.form = f"a class derived from {base.__module__}.{base.__qualname__}"
         """What a class has to be, for messages."""
@@ -87,7 +96,7 @@ class Registry(Generic[Item]):
     def built_in(self) -> tuple[str, ...]:
         """The names of those of this package."""
         folder = Path(__file__).parent.joinpath(*self._package.split(".")[1:])
-        return tuple(name.replace("_", "-") for name in modules_in(str(folder)) if name != "base")
+        return tuple(name.replace("_", self._separator) for name in modules_in(str(folder)) if name != "base")
 
     def names(self) -> tuple[str, ...]:
         """Return all names: of this package, of installed packages, of this process."""
@@ -120,7 +129,7 @@ class Registry(Generic[Item]):
 
     def _load(self, name: str) -> Item:
         if name in self.built_in:
-            module = importlib.import_module(f"{self._package}.{name.replace('-', '_')}")
+            module = importlib.import_module(f"{self._package}.{name.replace(self._separator, '_')}")
             own = [kept for kept in vars(module).values() if getattr(kept, "__module__", None) == module.__name__]
             made = next(
                 (kept() for kept in own if isinstance(kept, type) and getattr(kept, "name", None) == name), None

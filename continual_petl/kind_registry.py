@@ -19,7 +19,7 @@ from continual_petl.errors import InputError
 from continual_petl.kind import Kind
 from continual_petl.own_code import code_digest, file_of, import_own, is_own
 
-REGISTRY = Registry("kinds", "continual_petl.kinds", Kind)
+REGISTRY = Registry("kinds", "continual_petl.kinds", Kind, hyphens=True)
 
 
 def built_in() -> tuple[str, ...]:

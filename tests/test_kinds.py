@@ -67,18 +67,30 @@ def test_every_file_has_a_kind_and_every_kind_a_file() -> None:
     assert {"classification", "multilabel"} <= {*names_where("has_labels")} < {*kind_names()}
 
 
-def test_a_new_kind_of_this_package_is_one_file(tmp_path: Path) -> None:
+FORM = """
+from continual_petl.banks.config.forms.base import Combination, FormConfig
+class Half(FormConfig):
+    name = "half_scale"
+    rows = (Combination("half_scale", ("query",), None, ("add",)),)
+    preset = "lora"
+"""
+
+
+def test_a_new_kind_or_form_of_this_package_is_one_file(tmp_path: Path) -> None:
     """A copy of the package gets one file; no other file of it changes."""
     shutil.copytree(ROOT / "continual_petl", tmp_path / "continual_petl", ignore=shutil.ignore_patterns("__pycache__"))
     kinds = tmp_path / "continual_petl" / "kinds"
     code = "from continual_petl.kinds.regression import Regression\n\n\nclass Ranks(Regression):\n    name = {!r}\n"
     (kinds / "half_ranks.py").write_text(code.format("half-ranks"))
     (kinds / "wrong.py").write_text(code.format("other"))
+    (tmp_path / "continual_petl" / "banks" / "config" / "forms" / "half_scale.py").write_text(FORM)
     program = """
 import sys
+from continual_petl.banks.config.forms import find_form
 from continual_petl.kind_registry import find_kind, kind_names
 from continual_petl.streams.schema.stream_spec import TaskSpec
-print(TaskSpec(name="t", kind="half-ranks", data="x").resolved_metric, find_kind("half-ranks"), "torch" in sys.modules)
+task = TaskSpec(name="t", kind="half-ranks", data="x")
+print(task.resolved_metric, find_kind("half-ranks"), find_form("half_scale").name, "torch" in sys.modules)
 try:
     find_kind("wrong")
 except ValueError as error:
@@ -89,7 +101,7 @@ except ValueError as error:
         [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert "spearman <continual_petl.kinds.half_ranks.Ranks" in done.stdout, done.stderr
-    assert done.stdout.splitlines()[0].endswith("False")
+    assert done.stdout.splitlines()[0].endswith("half_scale False")
     assert "wrong.py has to define a class derived from continual_petl.kind.Kind, with name = 'wrong';" in done.stdout
 
 

@@ -19,7 +19,9 @@ def _is_complete(form: FormConfig) -> bool:
     return bool(rows) and all(row.form == form.name for row in rows) and hasattr(form, "preset")
 
 
-REGISTRY = Registry("forms", __name__, FormConfig, ", rows with this form, and a preset", _is_complete)
+REGISTRY = Registry(
+    "forms", __name__, FormConfig, hyphens=False, needs=", rows with this form, and a preset", has_all=_is_complete
+)
 
 
 def find_form(name: str) -> FormConfig:
