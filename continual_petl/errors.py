@@ -243,3 +243,12 @@ def known_names(known: Sequence[str], wanted: object = "", *, limit: int = MAX_N
     names = [*alike, *(name for name in known if name not in set(alike))]
     more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "none") + more
+
+
+def show(value: object, width: int = 60) -> str:
+    """Return ``value`` as a short ``repr``."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} that is nested too deeply"
+    return text if len(text) <= width else f"{text[: width - 3]}..."

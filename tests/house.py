@@ -58,6 +58,7 @@ INSIDE = {
         {"preparation", "stream_file"},
         {"encoding"},
         {"sources"},
+        {"reader"},
         {"schema", "embedded"},
         {"protocols"},
     ),

@@ -20,7 +20,7 @@ from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
 from continual_petl.store.certificate.certificate import Certificate
-from continual_petl.streams.sources.records import format_of
+from continual_petl.streams.reader.records import format_of
 
 Types = dict[str, Any]
 """For each column, the kinds of its values (see `kind_of`), or its pyarrow type."""

@@ -26,8 +26,8 @@ from continual_petl.errors import InputError, counted, printable, quoted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, TaskColumns, record_of
 from continual_petl.store.certificate.certificate import Certificate
+from continual_petl.streams.reader.records import format_of
 from continual_petl.streams.schema.data_spec import is_url
-from continual_petl.streams.sources.records import format_of
 
 NUM_BATCHES = 32
 """Number of batches read together, so that rows of similar length can share a batch."""
@@ -111,6 +111,7 @@ class _Given:
             task_column=arguments.task_column,
             limits=self.limits,
             seen=None if copied is None else copied.add,
+            whole=bool(arguments.output),
         )
 
 

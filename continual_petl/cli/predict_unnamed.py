@@ -19,8 +19,8 @@ from continual_petl.errors import InputError, counted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, record_of, route_of
 from continual_petl.store.open_run import check_can_route
+from continual_petl.streams.reader.records import format_of
 from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.sources.records import format_of
 
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""
@@ -72,9 +72,10 @@ def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[G
     copied = None
     if arguments.output and format_of(path) != ".txt":
         copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES, NEAR_TIE})
-    for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add):
+    whole = bool(arguments.output)
+    for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add, whole=whole):
         pass
-    return read_unnamed_rows(path, limits), None if copied is None else copied.types
+    return read_unnamed_rows(path, limits, whole=whole), None if copied is None else copied.types
 
 
 def _predicted(

@@ -17,12 +17,14 @@ from continual_petl.predictor.records import (
     column_names,
     row_of_record,
     standard_columns,
+    unnamed_columns,
     unnamed_row,
 )
 from continual_petl.store.certificate.certificate import Certificate
+from continual_petl.streams.reader.bounds import check_regular
+from continual_petl.streams.reader.records import format_of, read_records
+from continual_petl.streams.reader.text_file import TextFile
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.records import format_of, read_records
-from continual_petl.streams.sources.text_file import TextFile, check_regular
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
@@ -84,6 +86,7 @@ def read_rows(
     task_column: str | None,
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
+    whole: bool = False,
 ) -> Iterator[Named]:
     """Yield the rows of a file, each with its task; the file is never completely in memory.
 
@@ -94,6 +97,7 @@ def read_rows(
         task_column: the column that names the task of each row, if there is no single task.
         limits: how large the file and its cells may be.
         seen: called with each record and its location.
+        whole: whether records have all their columns, and not only those that tasks read.
 
     Raises:
         InputError: if a row cannot be used; the message names its line.
@@ -108,7 +112,8 @@ def read_rows(
             yield task, row_of(line, f"--input {path}:{number}", certificate, limits), None
         return
     known: dict[str, TaskColumns] = {}
-    for number, record in read_records(f"--input {path}", path, limits):
+    wanted = None if task is None or whole else {*columns_of(task).own, *columns_of(task).standard}
+    for number, record in read_records(f"--input {path}", path, limits, columns=wanted):
         where = f"--input {path}:{number}"
         name = task if task_column is None else _task_of(record, task_column, where)
         assert name is not None
@@ -121,15 +126,17 @@ def read_rows(
                 raise InputError(f"{where}: {error}") from error
         names = known[name].names_in(record, where, mixed=task_column is not None)
         row = row_of_record(record, where, known[name], names, in_table=kind in _TABLES)
-        for text in _texts_of(row):
-            _check_text(text, where, limits)
         if seen is not None:
             seen(record, where)
         yield name, row, record
 
 
 def read_unnamed_rows(
-    path: Path, limits: LimitsSpec = DEFAULTS, seen: Callable[[Record, str], None] | None = None
+    path: Path,
+    limits: LimitsSpec = DEFAULTS,
+    seen: Callable[[Record, str], None] | None = None,
+    *,
+    whole: bool = False,
 ) -> Iterator[tuple[Row, Record | None]]:
     """Yield the rows of a file without task names, from the standard columns, each with its full record.
 
@@ -137,6 +144,7 @@ def read_unnamed_rows(
         path: path of the file.
         limits: how large the file and its cells may be.
         seen: called with each record and its location.
+        whole: whether records have all their columns, and not only those that tasks read.
 
     Raises:
         InputError: if a row cannot be used; the message names its line.
@@ -147,13 +155,12 @@ def read_unnamed_rows(
         for number, line in enumerate(_without_blank_end(lines), 1):
             yield _unnamed(line, f"--input {path}:{number}", limits), None
         return
-    for number, record in read_records(f"--input {path}", path, limits):
+    for number, record in read_records(f"--input {path}", path, limits, columns=None if whole else unnamed_columns()):
         where = f"--input {path}:{number}"
         row = unnamed_row(record, where, in_table=kind in _TABLES, advice="--task NAME, or --task-column NAME")
         for text in _texts_of(row):
             if not isinstance(text, str):
                 raise InputError(f"{where}: the row holds {text!r:.80}, which is not a text. Write it as text.")
-            _check_text(text, where, limits)
         if seen is not None:
             seen(record, where)
         yield row, record

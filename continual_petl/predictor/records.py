@@ -20,10 +20,10 @@ from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
+from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import separators_hint
 from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
 from continual_petl.streams.sources.row_options import options_fault, options_of
 
@@ -212,6 +212,11 @@ def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str],
         if not image and (not isinstance(record[name], str) or not record[name].strip()):
             raise task.unusable(where, name, record[name])
     return (record[names[0]], record[names[1]]) if task.certificate.pair else record[names[0]]
+
+
+def unnamed_columns() -> set[str]:
+    """Return the columns that a row without a task may be read from."""
+    return {*UNNAMED, *_BESIDE, *(name for kind in kinds() if kind.always_pairs for name in kind.columns[:2])}
 
 
 def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> Row:

@@ -164,19 +164,18 @@ def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
 
 
-def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bool = False) -> tuple[str, ...] | None:
+def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[str, ...] | None:
     """Read and check all splits of a task as `prepare_task` does, without tokenising; return its labels.
 
     Args:
         spec: the stream.
         task: one of its tasks.
         test: whether the test split is read, if there is one.
-        light: whether to avoid `datasets` where the values are the same without it; see `light_splits`.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    return _read(spec, task, test, light)[0]
+    return _read(spec, task, test)[0]
 
 
 def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
@@ -196,14 +195,14 @@ def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokeni
 
 
 def _read(
-    spec: StreamSpec, task: TaskSpec, test: bool, light: bool = False
+    spec: StreamSpec, task: TaskSpec, test: bool
 ) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str], TagReading | None]:
     """Return the labels, the splits (checked, divided and limited), notices, remarks on columns, and how tags are read."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
     with about("data"):
-        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits, light=light)
+        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
         raw, left_out = own_rows(spec, task, raw)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kinds
+from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.scaffold.column_names import (
     IMAGE,
     LABEL,
@@ -23,7 +24,6 @@ from continual_petl.streams.scaffold.pairs import Texts, texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import names_of
-from continual_petl.streams.sources.checks import separators_hint
 
 _LETTERS_OF_WORD = 6
 

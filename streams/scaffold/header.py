@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.scaffold import column_names
 from continual_petl.streams.scaffold.profile import is_number
-from continual_petl.streams.sources.checks import shown_columns
 
 _KNOWN = {
     *chain(

@@ -11,19 +11,16 @@ from glob import has_magic
 from itertools import pairwise
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
-
 from continual_petl.errors import InputError, counted
-from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.reader.bounds import memory_reported
+from continual_petl.streams.reader.records import reader_of
+from continual_petl.streams.schema.data_spec import is_url, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.hub import class_names
-from continual_petl.streams.sources.local_files import ALIASES, find_files, quiet, read_files, reader_of
-from continual_petl.streams.sources.memory_errors import memory_reported
-from continual_petl.streams.sources.plain_values import columns_of
+from continual_petl.streams.sources.hub import class_names, columns_of, quiet
+from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
 
 NUM_ROWS = 10_000
 """Default number of rows to inspect, evenly spread, since a file may be sorted by its labels."""
-_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ def inspect_data(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_R
     Raises:
         InputError: if the data does not exist or cannot be read.
     """
-    if "://" in data:
+    if is_url(data):
         raise InputError(f"{data}: URLs are not supported; download the file, and give its path")
     local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
     with memory_reported(data):
@@ -92,7 +89,7 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
     assert reader is not None
-    whole = read_files(name, reader, {first: files[first]}, {first: first}, limits)[first]
+    whole = read_table(name, reader, files[first], None, limits)
     num_rows = max(map(len, whole.values()), default=0)
     table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
     beside = os.path.join(os.path.expanduser(data), "labels.json")
@@ -123,11 +120,13 @@ def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
 
 
 def _hub(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
+    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are read without it
+
     path, _, config = data.partition(":")
     try:
         with quiet():
             loaded = datasets.load_dataset(path, config or None)
-    except _ERRORS as error:
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
         if isinstance(error.__cause__, MemoryError):
             raise
         raise InputError(
@@ -168,5 +167,5 @@ def _named(value: Any, names: Sequence[str]) -> Any:
 
 
 def _is_hidden(rows: Any) -> bool:
-    labels = [name for name, feature in rows.features.items() if isinstance(feature, datasets.ClassLabel)]
+    labels = [name for name, feature in rows.features.items() if type(feature).__name__ == "ClassLabel"]
     return any(len(rows) > 0 and set(rows[name]) == {-1} for name in labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
+from continual_petl.errors import show as show
 from continual_petl.heads.targets import LARGEST
+from continual_petl.streams.reader.delimited import shown_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,36 +70,12 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
     raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")
 
 
-def show(value: object, width: int = 60) -> str:
-    """Return ``value`` as a short ``repr``."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = f"a {type(value).__name__} that is nested too deeply"
-    return text if len(text) <= width else f"{text[: width - 3]}..."
-
-
-def shown_columns(names: Iterable[str], wanted: str = "") -> str:
-    """Return a list of column names for a message, shortened."""
-    return known_names([show(name) for name in names], wanted)
-
-
 def columns_there(table: Iterable[str]) -> str:
     """Describe which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
     names = [*table]
     if len(names) == 1:
         return f"the only column is {shown_columns(names)}"
     return f"the columns are {shown_columns(names)}" if names else "there are no columns"
-
-
-def separators_hint(columns: Collection[str]) -> str:
-    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
-    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
-        return ""
-    return (
-        ' Are these several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
-        "texts that contain a comma."
-    )
 
 
 def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:

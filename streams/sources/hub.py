@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError
+from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.local_files import ALIASES
-from continual_petl.streams.sources.memory_errors import memory_reported
-from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates
 
@@ -97,6 +98,45 @@ def _remove_prepared(loaded: Iterable[Any]) -> None:
     for file in [Path(each["filename"]) for dataset in loaded for each in dataset.cache_files]:
         if file.resolve().parent.is_relative_to(root) and file.resolve().parent != root:
             shutil.rmtree(file.resolve().parent, ignore_errors=True)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and messages of ``datasets``; errors are still raised."""
+    import datasets
+
+    were_on, verbosity = datasets.are_progress_bars_disabled() is False, datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if were_on:
+            datasets.enable_progress_bars()
+
+
+def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[Any]]:
+    """Return the columns of a data set as plain values; images and the like remain bytes and paths.
+
+    Args:
+        dataset: a data set from `datasets`.
+        place: name of the data set, for messages.
+        limits: limits of the task.
+
+    Raises:
+        InputError: if the text of a cell is too long.
+    """
+    from continual_petl.streams.reader.columnar import check_cells, from_json  # pyarrow is already imported
+
+    rows = dataset.with_format("arrow")[:]
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        check_cells(place, name, column, limits)
+    table = rows.to_pydict()
+    return {
+        name: [from_json(feature, value) for value in table[name]] if "Json(" in repr(feature) else table[name]
+        for name, feature in dataset.features.items()
+    }
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:

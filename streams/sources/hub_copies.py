@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from glob import glob, has_magic
-from typing import Any
+from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
@@ -17,10 +17,17 @@ from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
+from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
 
-Take = Callable[[Where, Mapping[str, list[Any]]], SplitRows]
-"""Converts the table of a split to rows."""
+
+class Taken(NamedTuple):
+    """What is read of the table of a split, and what becomes of it."""
+
+    take: Callable[[Where, Table], SplitRows]
+    """Converts the table to rows."""
+    columns: frozenset[str]
+    """The columns that it needs."""
+
 
 LABELS_FILE = "labels.json"
 """File with the class names of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
@@ -72,7 +79,7 @@ def labels_file(task: str, path: str, kind: str) -> str | None:
     return None
 
 
-def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) -> Take:
+def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) -> Taken:
     """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(
@@ -95,7 +102,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
             return pick(where, fill_templates(where, table, made), hub, None, labels_file=names, templates=made)
         return pick(where, table, usual, None, labels_file=names)
 
-    return take
+    return Taken(take, needed(hub, made) | needed(usual, {}))
 
 
 def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:

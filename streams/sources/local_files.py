@@ -1,47 +1,28 @@
-"""Local files: find the files of each split, and read them with ``datasets``, which takes seconds to import.
+"""Local files: find the files of each split, and read their rows into columns.
 
-``datasets`` first writes the rows to a cache; for local files, that cache is a temporary folder, so nothing is left behind,
-next to the data or elsewhere, and a changed file is never read from a stale copy.
+The files of an address are copied first and read like any other.
 """
 
 from __future__ import annotations
 
-import logging
-import lzma
 import os
 import re
-import tarfile
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
+from datetime import date, time
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError
+from continual_petl.streams.reader.bounds import check_regular, check_unpacked
+from continual_petl.streams.reader.delimited import shown_columns
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS
+from continual_petl.streams.reader.records import FORMATS, read_records, reader_of
+from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
-from continual_petl.streams.sources.before_reading import bad_line_of, check_before_reading, package_missing
-from continual_petl.streams.sources.checks import Where, check_rows, names_in, nearest_in
-from continual_petl.streams.sources.csv_text import csv_options
-from continual_petl.streams.sources.memory_errors import memory_reported
-from continual_petl.streams.sources.plain_values import columns_of
-from continual_petl.streams.sources.small_files import small_file_splits
-from continual_petl.streams.sources.text_file import check_regular
-
-READER_OF_SUFFIX = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".txt": "text",
-}
-"""The ``datasets`` reader for each suffix; ``.gz`` may follow, except for parquet and arrow."""
+from continual_petl.streams.sources.checks import names_in, nearest_in
 
 ALIASES: dict[str, SplitName] = {
     "train": "train",
@@ -53,29 +34,6 @@ ALIASES: dict[str, SplitName] = {
     "test": "test",
 }
 """Accepted names of each split."""
-
-_FORMATS = "csv, tsv, json, jsonl, parquet (text formats also with .gz)"
-_READ_ERRORS = (  # in addition to the errors of `datasets`
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    LookupError,
-    StopIteration,  # raised by the JSON reader for a file without rows
-    zipfile.BadZipFile,  # this and the next three: only for downloaded files; local ones were checked before
-    tarfile.TarError,
-    lzma.LZMAError,
-    zlib.error,
-)
-
-
-def reader_of(path: str) -> str | None:
-    """Return the reader for a file by its suffix, or ``None``."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        reader = READER_OF_SUFFIX.get(suffixes[-2]) if len(suffixes) > 1 else None
-        return None if reader in ("parquet", "arrow") else reader
-    return READER_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
 
 
 def split_of(path: str) -> SplitName | None:
@@ -106,7 +64,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         if not found:
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
-                f"validation and test, each with one of these suffixes: {_FORMATS}; or list them under data.data_files."
+                f"validation and test, each with one of these suffixes: {FORMATS}; or list them under data.data_files."
             )
     elif os.path.isfile(path):
         found = {"train": [path]}
@@ -127,7 +85,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     for file in (name for names in found.values() for name in names):
         if reader_of(file) is None:
             raise InputError(
-                f"{here}: the format of {file} is not recognised by its name; allowed: {_FORMATS}. Rename the file, or give "
+                f"{here}: the format of {file} is not recognised by its name; allowed: {FORMATS}. Rename the file, or give "
                 "the reader: data: {path: csv, data_files: ...}."
             )
     return found
@@ -141,7 +99,7 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
     """
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if "://" in pattern:
+        if is_url(pattern):
             files.append(pattern)
             continue
         check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
@@ -177,111 +135,86 @@ def _no_such_path(path: str) -> str:
     return f"there is no such file or folder; {nearest_in(folder.resolve(), missing.name)}.{PATHS_COUNT}"
 
 
-def read_files(
-    task: str,
-    reader: str,
-    files: Mapping[SplitName, Sequence[str]],
-    expressions: Mapping[SplitName, str],
-    limits: LimitsSpec,
-    *,
-    light: bool = False,
-) -> dict[SplitName, dict[str, list[Any]]]:
-    """Read splits into columns.
+def read_table(
+    task: str, reader: str, paths: Sequence[str], wanted: Set[str] | None, limits: LimitsSpec
+) -> dict[str, list[Any]]:
+    """Read files into columns, one after the other; a cell that a row does not have is None.
 
     Args:
         task: name of the task, for messages.
         reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``.
-        files: the files of each split.
-        expressions: which rows make up each requested split, such as ``train[:80%]``.
+        paths: the files.
+        wanted: the columns to read; of others, there are only some cells of the first rows. None: all columns.
         limits: maximum sizes of files and cells.
-        light: whether to avoid `datasets` where the values are the same without it.
 
     Raises:
-        InputError: if a file cannot be read or exceeds a limit, or an expression is invalid.
+        InputError: if a file cannot be read or exceeds a limit, or only some files of a table have a wanted column.
     """
-    named = ", ".join(path for names in files.values() for path in names)
-    with memory_reported(f"task {task!r}, {named}"):
-        if light and (found := small_file_splits(task, reader, files, expressions, limits)) is not None:
-            return found
-        return _read_with_datasets(task, reader, files, expressions, limits)
-
-
-def _read_with_datasets(
-    task: str,
-    reader: str,
-    files: Mapping[SplitName, Sequence[str]],
-    expressions: Mapping[SplitName, str],
-    limits: LimitsSpec,
-) -> dict[SplitName, dict[str, list[Any]]]:
-    """Read splits into columns; see `read_files`."""
-    import datasets  # type: ignore[import-untyped]
-    import pyarrow as pa
-
-    options: dict[str, Any] = {}
-    if reader == "csv":
-        options = csv_options(task, [file for names in files.values() for file in names], limits)
-    columns = {}
-    with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as cache, quiet():
-        for split, expression in expressions.items():
-            try:
-                wanted = _named_in(expression, files)
-                paths = [path for names in wanted.values() for path in names]
-                for path in paths:
-                    check_before_reading(f"task {task!r}, {path}", path, reader, limits)
-                if reader == "arrow":
-                    wanted = _as_streams(wanted, cache)
-                dataset = datasets.load_dataset(reader, data_files=wanted, split=expression, cache_dir=cache, **options)
-                columns[split] = columns_of(dataset, f"task {task!r}, split {split} ({', '.join(paths)})", limits)
-            except InputError:
-                raise
-            except ImportError as error:
-                raise InputError(package_missing(task, paths, error)) from error
-            except (datasets.exceptions.DatasetsError, pa.ArrowException, *_READ_ERRORS) as error:
-                cause = error.__cause__ or error
-                if isinstance(cause, MemoryError):
-                    raise
-                if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
-                    check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
-                place = f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}"
-                raise InputError(f"{place}: {_why_unreadable(cause, paths, reader)}") from error
-            del dataset
+    columns: dict[str, list[Any]] = {}
+    first: tuple[str, dict[str, Any]] | None = None
+    num_rows = 0
+    with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as folder:
+        for path in paths:
+            for copy in copies(task, path, folder, limits) if is_url(path) else (path,):
+                own: dict[str, Any] = {}
+                for _, record in read_records(f"task {task!r}, {path}", copy, limits, reader=reader, columns=wanted):
+                    own = own or record
+                    for name, value in record.items():
+                        if (values := columns.get(name)) is None:
+                            values = columns[name] = []
+                        is_wanted = wanted is None or name in wanted
+                        if is_wanted and len(values) < num_rows:
+                            values += [None] * (num_rows - len(values))
+                        if is_wanted or len(values) < FULL_ROWS:
+                            values.append(value)
+                    num_rows += 1
+                if reader != "json" and own:
+                    first = first or (path, own)
+                    if {*own} ^ {*first[1]} if wanted is None else {*own} & wanted != {*first[1]} & wanted:
+                        raise InputError(
+                            f"task {task!r}: {path} has the columns {shown_columns(own)}, but {first[0]} has "
+                            f"{shown_columns(first[1])}; all files of a task need the columns that it reads."
+                        )
+    for name, values in columns.items():
+        if wanted is None or name in wanted:
+            values += [None] * (num_rows - len(values))
+            if isinstance(next((value for value in values if value is not None), None), date | time):
+                columns[name] = [None if value is None else value.isoformat() for value in values]
     return columns
 
 
-def _why_unreadable(cause: BaseException, paths: Sequence[str], reader: str) -> str:
-    """Return why a reader could not read the files, and what to do about it."""
-    if reader == "json" and (line := bad_line_of(paths)):
-        return f"{line}. Repair this line, or leave it out."
-    why = f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
-    return f"{why}. Repair the file; if it holds another format, give it the suffix of that format."
+def copies(task: str, address: str, folder: str, limits: LimitsSpec) -> list[str]:
+    """Copy the files of an address, which may be a pattern, into a folder; return the paths of the copies.
 
+    Raises:
+        InputError: if they cannot be copied.
+    """
+    import fsspec  # type: ignore[import-untyped]
+    from huggingface_hub import constants
 
-def _as_streams(files: Mapping[str, Sequence[str]], folder: str) -> dict[str, list[str]]:
-    """Return the files of each split in the streaming format of arrow; URLs are left to `datasets`."""
-    from continual_petl.streams.sources.table_file import as_stream  # imports pyarrow
-
-    return {
-        split: [path if "://" in path else as_stream(path, folder) for path in paths] for split, paths in files.items()
-    }
-
-
-def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the files that an expression refers to, so that mistakes in other splits are not reported."""
-    named = {part.partition("[")[0].strip() for part in expression.split("+")}
-    return {name: list(paths) for name, paths in files.items() if name in named or not named <= set(files)}
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the progress bars and messages of ``datasets`` while small local files are read; errors are still raised."""
-    import datasets
-
-    were_on, verbosity = datasets.are_progress_bars_disabled() is False, datasets.logging.get_verbosity()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(logging.CRITICAL)
+    place = f"task {task!r}, data {address}"
+    found = []
     try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-        if were_on:
-            datasets.enable_progress_bars()
+        files = fsspec.open_files(address, "rb")
+        if constants.HF_HUB_OFFLINE:
+            raise InputError(f"{place}: HF_HUB_OFFLINE is set, so no file is downloaded: give the path of a copy.")
+        for number, remote in enumerate(files):
+            found.append(os.path.join(tempfile.mkdtemp(dir=folder), os.path.basename(remote.path) or str(number)))
+            with remote as source, open(found[-1], "wb") as copy:
+                while piece := source.read(2**20):
+                    copy.write(piece)
+                    check_unpacked(place, copy.tell(), copy.tell(), limits)
+    except InputError:
+        raise
+    except ImportError as error:
+        name = getattr(error.__cause__, "name", None) or error.name
+        install = f"pip install {name}" if name else "install the package that it names"
+        raise InputError(f"{place}: {error}: {install}, or download the files and give their paths.") from error
+    except Exception as error:  # each file system has errors of its own
+        why = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+        raise InputError(
+            f"{place}: cannot be downloaded: {why}. Check the address, or give the path of a copy."
+        ) from error
+    if not found:
+        raise InputError(f"{place}: there is no such file; check the address, or give the path of a copy.")
+    return found

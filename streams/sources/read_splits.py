@@ -1,25 +1,27 @@
 """Read the rows of a task from any source: files, the Hub, the stream file itself, or a built-in data set.
 
-Files and the Hub are read by ``datasets``; every source returns :class:`~.split_rows.SplitRows`.
+Data sets on the Hub are read by ``datasets``; every source returns :class:`~.split_rows.SplitRows`.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.data_spec import READERS
+from continual_petl.streams.reader.records import reader_of
+from continual_petl.streams.schema.data_spec import READERS, is_url
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.hub import from_hub
-from continual_petl.streams.sources.hub_copies import Take, check_copy, labels_file, taker
-from continual_petl.streams.sources.local_files import expand, find_files, read_files, reader_of
+from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
+from continual_petl.streams.sources.local_files import expand, find_files, read_table
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import Table, fill_templates
+from continual_petl.streams.sources.templates import Table, fill_templates, needed
 
 
 def read_splits(
@@ -30,7 +32,6 @@ def read_splits(
     *,
     kind: str = "classification",
     limits: LimitsSpec = DEFAULTS,
-    light: bool = False,
 ) -> dict[SplitName, SplitRows]:
     """Read the splits of a task.
 
@@ -42,7 +43,6 @@ def read_splits(
         splits: which splits to read, if they exist.
         kind: the kind of the task, which determines which columns are read.
         limits: maximum sizes of files and cells.
-        light: whether to avoid `datasets` where the values are the same without it; see `light_splits`.
 
     Returns:
         The splits that exist, in the order train, validation, test.
@@ -52,12 +52,14 @@ def read_splits(
     """
     read = columns.read_by(kind)
 
+    templates = data.templates if isinstance(data, DataSpec) else None
+
     def take(where: Where, table: Table) -> SplitRows:
-        templates = data.templates if isinstance(data, DataSpec) else None
         return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
 
+    source = Taken(take, needed(read, templates))
     if isinstance(data, str):
-        return _from_path(task, data, take, splits, None, limits, light)
+        return _from_path(task, data, source, splits, None, limits)
     if isinstance(data, Mapping):
         return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
@@ -71,26 +73,18 @@ def read_splits(
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if data.local is not None:
         path = check_copy(task, data)
-        return _from_path(
-            task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits, light
-        )
+        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits)
     if not data.is_local:
         return from_hub(task, data, read, splits, limits)
     if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, take, splits, data, limits, light)
-    return _from_data_files(task, data, take, splits, limits, light)
+        return _from_path(task, data.data_dir or data.path, source, splits, data, limits)
+    return _from_data_files(task, data, source, splits, limits)
 
 
 def _from_path(
-    task: str,
-    path: str,
-    take: Take,
-    splits: Sequence[SplitName],
-    spec: DataSpec | None,
-    limits: LimitsSpec,
-    light: bool,
+    task: str, path: str, source: Taken, splits: Sequence[SplitName], spec: DataSpec | None, limits: LimitsSpec
 ) -> dict[SplitName, SplitRows]:
-    files = {"train": [path]} if "://" in path else find_files(task, os.path.expanduser(path))
+    files = {"train": [path]} if is_url(path) else find_files(task, os.path.expanduser(path))
     files = cast("dict[SplitName, list[str]]", files)
     by_reader: dict[str | None, dict[SplitName, list[str]]] = {}
     for split, names in files.items():
@@ -106,12 +100,12 @@ def _from_path(
     for reader, group in by_reader.items():
         if reader is None:
             raise InputError(f"task {task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}.")
-        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split, limits, light)
+        found |= _from_files(task, reader, group, source, splits, None if spec is None else spec.split, limits)
     return _checked(task, path, found, splits)
 
 
 def _from_data_files(
-    task: str, data: DataSpec, take: Take, splits: Sequence[SplitName], limits: LimitsSpec, light: bool
+    task: str, data: DataSpec, source: Taken, splits: Sequence[SplitName], limits: LimitsSpec
 ) -> dict[SplitName, SplitRows]:
     if data.data_dir is not None or data.path not in READERS:
         raise InputError(
@@ -125,7 +119,7 @@ def _from_data_files(
         files = {split: expand(task, given[split]) for split in SPLITS if split in given}
     else:
         files = {"train": expand(task, given)}
-    found = _from_files(task, data.path, files, take, splits, data.split, limits, light)
+    found = _from_files(task, data.path, files, source, splits, data.split, limits)
     return _checked(task, ", ".join(name for names in files.values() for name in names), found, splits)
 
 
@@ -133,23 +127,54 @@ def _from_files(
     task: str,
     reader: str,
     files: Mapping[SplitName, Sequence[str]],
-    take: Take,
+    source: Taken,
     splits: Sequence[SplitName],
     expressions: Mapping[SplitName, str] | None,
     limits: LimitsSpec,
-    light: bool,
 ) -> dict[SplitName, SplitRows]:
-    chosen = expressions or {split: split for split in files}
-    wanted = {split: chosen[split] for split in SPLITS if split in chosen and split in splits}
-    if not wanted:
-        return {}
-    if not expressions:
-        files = {split: files[split] for split in wanted}
+    def read(name: SplitName) -> Table:
+        return read_table(task, reader, files[name], source.columns, limits)
+
     found = {}
-    for split, table in read_files(task, reader, files, wanted, limits, light=light).items():
-        origin = chosen[split] if expressions else ", ".join(files[split])
-        found[split] = take(Where(task=task, split=split, origin=origin), table)
+    if not expressions:
+        for split in (split for split in SPLITS if split in files and split in splits):
+            where = Where(task=task, split=split, origin=", ".join(files[split]))
+            found[split] = source.take(where, read(split))
+        return found
+    read_once = cache(read)
+    for split in (split for split in SPLITS if split in expressions and split in splits):
+        where = Where(task=task, split=split, origin=expressions[split])
+        found[split] = source.take(where, _part(where, files, read_once))
     return found
+
+
+def _part(where: Where, files: Mapping[SplitName, Sequence[str]], read: Callable[[SplitName], Table]) -> Table:
+    """Return the rows that an expression such as ``train[:80%]+test`` selects; `datasets` defines what it means."""
+    expression = where.origin
+    if expression in files:
+        return read(cast(SplitName, expression))
+    import datasets  # type: ignore[import-untyped]  # import takes seconds
+
+    named = {part.partition("[")[0].strip() for part in expression.split("+")}
+    tables = {name: read(name) for name in files if name in named or not named <= files.keys()}
+    lengths = {name: max(map(len, table.values()), default=0) for name, table in tables.items()}
+    try:
+        parts = datasets.ReadInstruction.from_spec(expression).to_absolute(lengths)
+    except (ValueError, AssertionError) as error:
+        paths = ", ".join(path for name in tables for path in files[name])
+        why = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"task {where.task!r}, split {where.split}: cannot read {expression!r} of {paths}: {why}."
+        ) from error
+    columns = dict.fromkeys(name for part in parts for name in tables[part.splitname])
+    return {
+        name: [
+            cell
+            for part in parts
+            for cell in tables[part.splitname].get(name, [None] * lengths[part.splitname])[part.from_ : part.to]
+        ]
+        for name in columns
+    }
 
 
 def _from_rows(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
+from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cells_of, names_of
-from continual_petl.streams.sources.checks import Where, columns_there, separators_hint
+from continual_petl.streams.sources.checks import Where, columns_there
 from continual_petl.streams.sources.running_text import is_prose
 
 Columns = Mapping[str, str | None]

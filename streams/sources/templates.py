@@ -17,6 +17,19 @@ Table = Mapping[str, list[Any]]
 """Columns of plain values by name."""
 
 
+def needed(columns: Mapping[str, str | None], templates: Mapping[str, str] | None) -> frozenset[str]:
+    """Return the columns to read of a table.
+
+    Args:
+        columns: the keys of ``columns`` that a task reads, with the names of the columns.
+        templates: the templates that build some of them.
+    """
+    made = templates or {}
+    fields = [field for template in made.values() for field in template_fields(template)]
+    read = [name for name in columns.values() if name is not None and name not in made]
+    return frozenset([*read, *fields, *(field.partition(".")[0] for field in fields)])
+
+
 def has_fields(table: Table, templates: Mapping[str, str]) -> bool:
     """Return whether ``table`` has every column that the templates name."""
     return all(_column(table, field) is not None for text in templates.values() for field in template_fields(text))

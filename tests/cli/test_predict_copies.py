@@ -118,7 +118,10 @@ def test_parquet_types_and_json_values_are_preserved(run: Path, tmp_path: Path) 
     [
         ('{"text": "w1", "answer": "x"}', "rows.jsonl:2: the input has a column 'answer', and --output adds one"),
         ('{"text": "w1", "probabilities": 1}', "has a column 'probabilities', and --output adds one of the same name"),
-        ('{"text": "w1", "id": "a\\ud800"}', r"rows.jsonl:2: column 'id' contains an unpaired surrogate ('\ud800')"),
+        (
+            '{"text": "w1", "id": "a\\ud800"}',
+            r"line 2: column 'id' holds '\ud800', an unpaired surrogate, which is no valid",
+        ),
     ],
 )
 def test_uncopyable_column_is_refused_before_predicting(

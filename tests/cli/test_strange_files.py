@@ -51,7 +51,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "cut.jsonl.gz": (cut(json_lines()), "bytes were unpacked). Copy, download or compress it again."),
     "damaged.csv.gz": (cut(csv_text())[:60] + b"x" * 99, "the compressed file is damaged or incomplete (Error -3"),
     "blank.csv": (b"  \n \n\n", "there is no header line, as the first line is blank; it must name every column once."),
-    "deep.jsonl": (nested().encode(), "nested too deeply (brackets within brackets) to be read: repair this line"),
+    "deep.jsonl": (nested().encode(), "line 3: nested too deeply (brackets within brackets) to be read. Repair it"),
 }  # fmt: skip
 COMMANDS = {
     "init": ["init", "FILE", "--output", "FOLDER/new.yaml"],
@@ -84,7 +84,6 @@ def test_hostile_file_is_refused(bench: Bench, command: str, capsys: pytest.Capt
         said = refused(bench, command, str(file), capsys)
         assert f"{file}:" in said
         assert re.sub(r"\bFILE\b(?<!NEW-FILE)", str(file), says) in said
-    assert "deep.jsonl:3: " in said or "deep.jsonl: line 3 is " in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)

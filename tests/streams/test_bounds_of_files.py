@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError
+from continual_petl.streams.reader import bounds
+from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources import text_file
 from continual_petl.streams.sources.read_splits import read_splits
-from continual_petl.streams.sources.table_file import check_table_file
 from tests.streams.strange_files import ROWS, csv_text, json_lines, repeated, table, tarred, write_table, zipped
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -32,7 +32,7 @@ def read(path: Path, reader: str | None = None, **limits: Any) -> Any:
 @pytest.fixture
 def few_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the compression ratio of files that unpack to more than 10 kB, instead of 100 MB."""
-    monkeypatch.setattr(text_file, "FREE_BYTES", 10_000)
+    monkeypatch.setattr(bounds, "FREE_BYTES", 10_000)
 
 
 @pytest.mark.parametrize("packing", PACK)
@@ -107,8 +107,8 @@ LONG = [*ROWS[:2], {"text": "x" * 2000, "label": "y"}]
     [
         ("rows.csv", csv_text(LONG), r"rows.csv: row 3, in line 4, has a cell of more than 0.001 million characters"),
         ("rows.tsv", csv_text(LONG).replace(",", "\t"), r"rows.tsv: row 3, in line 4, has a cell"),
-        ("rows.jsonl", json_lines(LONG), r"rows.jsonl.*column 'text': row 3 has a text of more than 0.001 million char"),
-        ("rows.json", f"[{','.join(json_lines(LONG).splitlines())}]", r"column 'text': row 3 has a text of more"),
+        ("rows.jsonl", json_lines(LONG), r"rows.jsonl: 1 line .*: line 3: column 'text' has a text of more than 0.001 m"),
+        ("rows.json", f"[{','.join(json_lines(LONG).splitlines())}]", r"1 row .*: row 3: column 'text' has a text of more"),
         ("rows.csv", "text,label\n" + "x" * 20_000, r"rows.csv: line 2 is longer than 16,000 characters"),
         ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, in line 3, has a cell .*a quotation mark not closed\?"),
     ],
@@ -131,12 +131,13 @@ def test_too_long_parquet_cell_is_refused(tmp_path: Path, text: Any) -> None:
         read(path, cell_mb=0.001)
 
 
-def test_too_long_cell_is_found_before_reading_the_table(tmp_path: Path) -> None:
+def test_too_long_cell_is_found_before_the_first_row_is_read(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.parquet", table(["a"] * 7 + ["x" * 2000]))
+    rows = read_records("here", path, LimitsSpec(cell_mb=0.001))
     with pytest.raises(
         InputError, match=r"here, column 'text': row 8 has a text of more than 0.001 million characters"
     ):
-        check_table_file("here", str(path), "parquet", LimitsSpec(cell_mb=0.001))
+        next(rows)
 
 
 def test_image_bytes_are_not_counted_as_text(tmp_path: Path) -> None:

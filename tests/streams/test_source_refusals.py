@@ -37,7 +37,8 @@ def test_hub_data_offline() -> None:
 def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, capfd: Any) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label"\n')
     says = (
-        r"line 2 of .* is not JSON \(Expecting ':' delimiter, at character 22\)\. Repair this line, or leave it out\.$"
+        r"rows\.jsonl: 1 line cannot be read: line 2: not JSON \(Expecting ':' delimiter, at character 22\)\. "
+        r"Repair it, or leave it out\.$"
     )
     verbosity = datasets.logging.get_verbosity()
     with pytest.raises(InputError, match=says):
@@ -59,27 +60,27 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
         ("no-train", r"there is no training split; found test"),
         ("some/*.jsonl", r"train.jsonl is named after a split, but .*more.jsonl is not"),
         ("rows.xlsx", r"the format of .*rows.xlsx is not recognised by its name; allowed: csv"),
-        ("broken/a.jsonl", r"cannot read 'train' of .*a.jsonl as json"),
+        ("broken/a.jsonl", r"a\.jsonl: 1 line cannot be read: line 2: not JSON"),
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),
         (
             "broken/a.csv",
-            r"a\.csv: the header names 2 columns \('text', 'label'\), but 1 line has .*: line 3: 3\. Repair",
+            r"a\.csv: 1 line cannot be read: line 3: 3 fields, while the header names 2 columns \('text', 'label'\)\. Repair",
         ),
         (
             "broken/semicolons.csv",
-            r"the header names 1 column \('text;label'\), but 1 line has .*: line 2: 2\. Are these several columns\? ",
+            r"line 2: 2 fields, while the header names 1 column \('text;label'\)\. Are these several columns\? ",
         ),
         (
             "broken/tabs.csv",
-            r"names 1 column \('text\\tlabel'\), .*: line 2: 2\. Are these several columns\? \.csv files",
+            r"line 2: 2 fields, .* names 1 column \('text\\tlabel'\)\. Are these several columns\? \.csv files",
         ),
-        ("broken/twice.csv", r"twice.csv has the header 'text', 'label', 'text', which names a column twice"),
-        ("broken/empty.csv", r"empty.csv has no header line"),
+        ("broken/twice.csv", r"twice.csv: the header names column 'text' twice"),
+        ("broken/empty.csv", r"empty.csv: there is no header line"),
         (
             "broken/latin.csv",
             r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
         ),
-        ("broken/a.parquet", r"cannot read 'train' of .*a.parquet as parquet"),
+        ("broken/a.parquet", r"a.parquet: cannot be read as parquet: "),
         (
             "near.jsonl",
             r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); the columns are",
@@ -132,7 +133,6 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
             {"path": "csv", "data_files": ["{}/a.csv", "{}/b.csv"]},
             r"b.csv has the columns 'body', 'label', but .*a.csv has",
         ),
-        ({"path": "csv", "data_files": ["{}/a.csv", "{}/a.tsv"]}, r"csv and tsv files cannot be mixed"),
         ({"path": "json", "data_files": "{}/a.jsonl", "data_dir": "x"}, r"together with data_files"),
         ({"path": "{}/formats", "data_files": "{}/a.jsonl"}, r"got path .*formats and .* together with data_files"),
         ({"path": "json", "data_files": "{}/pipe.jsonl"}, r"data_files .*pipe\.jsonl: this is not a regular file"),

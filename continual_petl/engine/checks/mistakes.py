@@ -1,8 +1,8 @@
 """Collect all mistakes in a stream file at once: in the file itself, and in the data and the backbone it refers to.
 
 Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. For the same
-reason, torch is imported only where a model's configuration omits its maximum length, and `datasets` only where nothing
-else can read the rows.
+reason, torch is imported only where a model's configuration omits its maximum length, and `datasets` only for data sets on
+the Hub.
 
 Some mistakes only show up once the model is loaded: a bank larger than a layer, a kind that the model cannot learn. Loading
 takes seconds, which is too long for a message about a missing file. So nothing is loaded if config.json already shows that
@@ -95,10 +95,10 @@ def _check_without_network(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec
             data = spec.resolved_data(task)
             if is_missing(data):
                 with about("data"):
-                    read_splits(task.name, data, task.columns, kind=task.kind, limits=task.limits, light=True)
+                    read_splits(task.name, data, task.columns, kind=task.kind, limits=task.limits)
             from continual_petl.streams.preparation.prepare import check_data  # imports numpy
 
-            check_data(spec, task, light=True)
+            check_data(spec, task)
 
 
 def is_missing(data: str | DataSpec | Rows) -> bool:

@@ -10,7 +10,6 @@ import codecs
 import gzip
 import io
 import lzma
-import os
 import shlex
 import tarfile
 import zipfile
@@ -21,11 +20,9 @@ from functools import partial
 from typing import Any, Literal
 
 from continual_petl.errors import InputError
+from continual_petl.streams.reader.bounds import check_unpacked, memory_reported
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.memory_errors import memory_reported
 
-FREE_BYTES = 100 * 10**6
-"""Files that unpack to no more than this are read at any compression ratio, since rows may be repeated many times."""
 _OPEN: dict[str, Callable[[Any], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -65,6 +62,11 @@ class TextFile:
         """Maximum number of characters of a cell."""
         return int(self.limits.cell_mb * 1e6)
 
+    @property
+    def max_line(self) -> int:
+        """Maximum number of characters of a line."""
+        return _LINE_OF_CELLS * self.max_chars
+
     def lines(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
         r"""Yield the lines with their line ends, without a byte order mark.
 
@@ -75,7 +77,7 @@ class TextFile:
         Raises:
             InputError: if the file is damaged, not UTF-8, or exceeds a limit.
         """
-        max_chars = _LINE_OF_CELLS * self.max_chars
+        max_chars = self.max_line
         for number, line in enumerate(self.pieces(newline, max_chars + 1), 1):
             if len(line) > max_chars:
                 raise InputError(
@@ -201,41 +203,6 @@ def _is_tar(block: bytes) -> bool:
     except tarfile.HeaderError:
         return False
     return True
-
-
-def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> None:
-    """Check the unpacked size of a file, or of the part read so far.
-
-    Args:
-        place: beginning of the message.
-        packed: size of the file in bytes.
-        size: unpacked size in bytes, or a lower bound.
-        limits: limits of the task.
-
-    Raises:
-        InputError: if the size exceeds a limit.
-    """
-    if size > limits.unpacked_gb * 1e9:
-        key, needed = "unpacked_gb", 2 * limits.unpacked_gb
-        what = f"more than {limits.unpacked_gb:g} GB (limits.unpacked_gb)"
-    elif size > FREE_BYTES and size > limits.ratio * packed:
-        key, needed = "ratio", 2 * limits.ratio
-        what = f"more than {limits.ratio:g} times as many (limits.ratio)"
-    else:
-        return
-    raise InputError(f"{place}: {packed:,} bytes unpack to {what}. {limits.hint(key, needed)}")
-
-
-def check_regular(place: str, path: str) -> None:
-    """Check that a path is not a device, pipe or socket, which can be endless.
-
-    Raises:
-        InputError: if it is one of these.
-    """
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise InputError(
-            f"{place}: this is not a regular file but a device, pipe or socket: save the rows as a file, and give that"
-        )
 
 
 class _Unpacking(io.RawIOBase):

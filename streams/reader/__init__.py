@@ -1,0 +1,1 @@
+"""One reader for files of rows: csv, tsv, json, jsonl, parquet, arrow, feather and plain text, compressed or not."""

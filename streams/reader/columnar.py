@@ -1,0 +1,270 @@
+"""Rows of parquet, arrow and feather files, whose columns have types; only the columns that are asked for are read.
+
+The footer of a parquet file only has the size of the encoded columns: a text that is repeated in a million rows is stored
+once. So texts are read as dictionaries, which only takes memory for the stored values, and the sizes are added up before any
+text is repeated. In Python, equal texts are then one object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from continual_petl.errors import InputError, show
+from continual_petl.streams.reader.arrow_claims import claimed_sizes
+from continual_petl.streams.reader.bounds import check_unpacked, long_text
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Numbered
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+
+_BYTES_AT_ONCE, _ROWS_AT_ONCE = 2**25, 2**20
+
+
+def columnar_records(
+    place: str, path: str, kind: str, limits: LimitsSpec, columns: Collection[str] | None
+) -> Iterator[Numbered]:
+    """Yield the rows of a file, each with its number.
+
+    Args:
+        place: beginning of the messages; names the file.
+        path: path of the file.
+        kind: ``parquet`` or ``arrow`` (also feather).
+        limits: limits of the task.
+        columns: the columns to read; the first rows have all columns, with the texts of those that are not asked for. None:
+            all rows have all columns.
+
+    Raises:
+        InputError: if the file cannot be read or has no rows, a size exceeds its limit, or two columns have the same name.
+    """
+    open_batches = _parquet if kind == "parquet" else _arrow
+    number, size, packed = 0, 0, os.path.getsize(path)
+    with _readable(place, kind):
+        schema = pq.read_schema(path) if kind == "parquet" else _arrow_schema(path)
+        if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
+            raise InputError(f"{place}: two columns are called {show(twice[0])}; give each its own name")
+        names = [name for name in schema.names if columns is None or name in columns]
+        others, decode = [name for name in schema.names if name not in names], _decoders(schema)
+        rest = _first_texts(open_batches(place, path, limits, others), schema, others) if others else {}
+        for batch in open_batches(place, path, limits, names):
+            sizes = {name: _size(batch[name]) for name in names}
+            size += sum(sizes.values()) or batch.num_rows
+            check_unpacked(place, packed, size, limits)
+            for name in names:
+                check_cells(place, name, batch[name], limits, before=number)
+            for cells in _cells(batch, sizes):
+                cells = [decode(name, values) for name, values in zip(names, cells, strict=True)]
+                for row in zip(*cells, strict=True) if names else [()] * batch.num_rows:
+                    number += 1
+                    record = dict(zip(names, row, strict=True))
+                    if rest and number <= FULL_ROWS:
+                        record |= {name: texts[number - 1] for name, texts in rest.items()}
+                    yield number, record
+    if number == 0:
+        raise InputError(f"{place}: there are no rows in this file; give a file with rows")
+
+
+@contextmanager
+def _readable(place: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (InputError, MemoryError):  # pyarrow's own errors about memory are also of this type
+        raise
+    except (OSError, pa.ArrowException, ValueError) as error:
+        why = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"{place}: cannot be read as {kind}: {why}. Copy, download or write it again; if it holds another format, give "
+            "it the suffix of that format."
+        ) from error
+
+
+def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: int = 0) -> None:
+    """Check the lengths of the texts in an arrow column, including texts in lists and mappings.
+
+    Args:
+        place: where the column is, for the message.
+        name: name of the column.
+        column: an array, chunked or not.
+        limits: limits of the task.
+        before: number of rows before the first row of ``column``.
+
+    Raises:
+        InputError: if a row exceeds the limit; the message names the first one.
+    """
+    for chunk in getattr(column, "chunks", [column]):
+        row = _first_beyond(chunk, int(limits.cell_mb * 1e6))
+        if row is not None:
+            raise InputError(
+                f"{place}, column {name!r}: row {before + row + 1:,} {long_text(limits)}. "
+                f"{limits.hint('cell_mb', 2 * limits.cell_mb)}"
+            )
+        before += len(chunk)
+
+
+def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
+    with pq.ParquetFile(path) as file:
+        texts = [
+            each.path for each in map(file.schema.column, range(len(file.schema))) if each.physical_type == "BYTE_ARRAY"
+        ]
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    claimed, encoded = [group.num_rows for group in groups], sum(group.total_byte_size for group in groups)
+    check_unpacked(place, os.path.getsize(path), encoded, limits)
+    num_rows, at_once = 0, max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * sum(claimed) // max(1, encoded)))
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        for group in range(len(groups)):  # nested texts cannot be read across groups
+            for batch in file.iter_batches(batch_size=at_once, row_groups=[group], columns=list(names)):
+                num_rows += batch.num_rows
+                yield batch
+    if min(claimed, default=0) < 0 or sum(claimed) != num_rows:
+        raise InputError(
+            f"{place}: the file claims to have {sum(claimed):,} rows, but {num_rows:,} can be read, so it is damaged: copy, "
+            "download or write it again"
+        )
+
+
+def _arrow(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
+    with pa.memory_map(path) as file:
+        content = file.read_buffer()
+        check_unpacked(place, os.path.getsize(path), sum(claimed_sizes(content)), limits)
+        schema = _arrow_schema(path)
+        only = pyarrow.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names] or [])
+        stream, reader = _opened(content, only if len(names) < len(schema) else None)
+        batches = stream if reader is None else map(reader.get_batch, range(reader.num_record_batches))
+        for batch in batches:
+            batch.validate(full=True)  # otherwise offsets could point outside the file
+            yield batch
+
+
+def _arrow_schema(path: str) -> Any:
+    with pa.memory_map(path) as file:
+        stream, reader = _opened(file.read_buffer())
+        return (reader or stream).schema
+
+
+def _opened(content: Any, options: Any = None) -> tuple[Any, Any]:
+    """Return a reader for the content of an arrow file: one for the streaming format, or one for the file format."""
+    try:
+        return pyarrow.ipc.open_stream(content, options=options), None
+    except (OSError, pa.ArrowInvalid):
+        return None, pyarrow.ipc.open_file(content, options=options)
+
+
+def _first_texts(batches: Iterator[Any], schema: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the cells in the first rows of columns that are not asked for: texts of the first batch, otherwise None."""
+    found: dict[str, list[Any]] = {name: [None] * FULL_ROWS for name in names}
+    try:
+        batch = next(batches)
+        for name in names:
+            column = batch[name].slice(0, FULL_ROWS)
+            if _is_text(schema.field(name).type) and _size(column) <= _BYTES_AT_ONCE:
+                found[name][: len(column)] = _values(column)
+    except (StopIteration, OSError, pa.ArrowException, ValueError):
+        pass  # what is not asked for may be damaged
+    return found
+
+
+def _cells(batch: Any, sizes: Mapping[str, int]) -> Iterator[list[list[Any]]]:
+    """Yield the cells of each column, for as many rows at once as take little memory."""
+    step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, sum(sizes.values())))
+    for start in range(0, batch.num_rows, step):
+        yield [_values(batch[name].slice(start, step)) for name in sizes]
+
+
+def _values(array: Any) -> list[Any]:
+    """Return the cells of a column as Python values; equal texts of a dictionary are one object."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        used = array.indices.unique()
+        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        return [texts[place] for place in array.indices.to_pylist()]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = iter(_values(array.flatten()))
+        return [None if size is None else [*islice(items, size)] for size in array.value_lengths().to_pylist()]
+    if pa.types.is_struct(kind) and kind.num_fields:
+        names = [field.name for field in kind]
+        rows = zip(*map(_values, array.flatten()), strict=True)
+        filled = array.is_valid().to_pylist()
+        return [dict(zip(names, row, strict=True)) if valid else None for valid, row in zip(filled, rows, strict=True)]
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _decoders(schema: Any) -> Any:
+    """Return a function that undoes what `datasets` does to a column of several types: it writes every cell as JSON."""
+    if b'"Json"' not in (schema.metadata or {}).get(b"huggingface", b""):
+        return lambda name, values: values
+    import datasets  # type: ignore[import-untyped]
+
+    features = datasets.Features.from_arrow_schema(schema)
+    return lambda name, values: [from_json(features[name], value) for value in values]
+
+
+def from_json(feature: Any, value: Any) -> Any:
+    """Return a cell with those parts decoded that a feature of `datasets` says are JSON."""
+    if value is None:
+        return None
+    if isinstance(feature, Mapping):
+        return {name: from_json(below, value[name]) for name, below in feature.items()}
+    if hasattr(feature, "feature"):
+        return [from_json(feature.feature, entry) for entry in value]
+    return json.loads(value) if type(feature).__name__ == "Json" else value
+
+
+def _size(array: Any) -> int:
+    """Return the size of an array in bytes with its dictionaries expanded; a value without bytes, such as null, counts 1."""
+    return max(_bytes(array), len(array))
+
+
+def _bytes(array: Any) -> int:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if not _has_length(kind.value_type):
+            return int(array.nbytes)
+        return int(pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0)
+    if _is_list(kind):
+        return _size(array.flatten()) + 4 * len(array)
+    if pa.types.is_struct(kind):
+        return sum(map(_size, array.flatten()))
+    return int(array.nbytes)
+
+
+def _first_beyond(array: Any, limit: int) -> int | None:
+    """Return the index of the first row with a text of more than ``limit`` characters; images and bytes are ignored."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return None
+        lengths = pc.utf8_length(array.dictionary).take(array.indices)
+    elif _is_text(kind):
+        lengths = pc.utf8_length(array)
+    elif _is_list(kind):
+        inner = _first_beyond(array.flatten(), limit)
+        return None if inner is None else int(pc.list_parent_indices(array)[inner].as_py())
+    elif pa.types.is_struct(kind):
+        rows = [row for field in array.flatten() if (row := _first_beyond(field, limit)) is not None]
+        return min(rows, default=None)
+    else:
+        return None
+    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always true; pyarrow's own comparison would import pandas
+        return None
+    found = int(pc.index(pc.greater(lengths, limit), True).as_py())
+    return None if found < 0 else found
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_length(kind: Any) -> bool:
+    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,163 @@
+"""Rows of csv and tsv files, as plain text.
+
+Values stay text: a reader that guesses types turns the word "None" or "NA" into a missing value and "007" into 7. In tsv, a
+quotation mark is an ordinary character (as in the IANA registration of the format): with quoting, one stray mark would
+swallow all lines up to the next mark.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+from continual_petl.errors import InputError, counted, known_names, show
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Numbered
+from continual_petl.streams.reader.text_file import TextFile
+
+
+def delimited_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, tabs: bool) -> Iterator[Numbered]:
+    """Yield the rows of a table, each with the number of its first line.
+
+    A column without a name, such as the index of a data frame, is named as pandas names it: ``Unnamed: 0``.
+
+    Args:
+        file: the file.
+        bad: told of the lines with another number of fields than the header.
+        columns: the columns to read; the first rows have all of them. None: all rows have all of them.
+        tabs: whether tabs separate the fields, and quotation marks mean nothing.
+
+    Raises:
+        InputError: if the header is missing or names a column twice, a cell is too long, or a quotation mark is never closed.
+    """
+    rows = table_lines(file, tabs=tabs)
+    _, header = next(rows, (1, []))
+    if not header:
+        raise InputError(f"{file.place}: there is no header line; the first line must name every column once.")
+    if twice := [name for name, number in Counter(header).items() if number > 1]:
+        raise InputError(
+            f"{file.place}: the header names column {show(twice[0])} twice; the first line must name every column once."
+        )
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    kept = [number for number, name in enumerate(names) if columns is None or name in columns]
+    kept_names, pick = [names[number] for number in kept], _picker(kept)
+    advice, left = separators_hint(names).strip(), FULL_ROWS
+    if not advice:
+        advice = (
+            f"Repair these lines: {'no text may hold a tab' if tabs else 'put a text that holds a comma in quotes'}."
+        )
+    wrong = f"while the header names {counted(len(names), 'column')} ({shown_columns(names)})"
+    for start, fields in rows:
+        if len(fields) != len(names):
+            if fields:
+                bad(start, f"{counted(len(fields), 'field')}, {wrong}", advice)
+        elif left > 0:
+            left -= 1
+            yield start, dict(zip(names, fields, strict=True))
+        else:
+            yield start, dict(zip(kept_names, pick(fields), strict=True))
+
+
+def _picker(places: Sequence[int]) -> Any:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda fields: [fields[place] for place in places]
+
+
+def shown_columns(names: Iterable[str], wanted: str = "") -> str:
+    """Return a list of column names for a message, shortened."""
+    return known_names([show(name) for name in names], wanted)
+
+
+def separators_hint(columns: Collection[str]) -> str:
+    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
+    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
+        return ""
+    return (
+        ' Are these several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
+        "texts that contain a comma."
+    )
+
+
+def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the header and the rows of a table, each with the number of its first line.
+
+    Raises:
+        InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
+    """
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+    lines = _RecordedLines(file.lines(newline=""))
+    reader = csv.reader(lines, **style)
+    start, row = 1, -1
+    while True:
+        lines.last.clear()
+        try:
+            fields = _next(reader, file.max_chars)
+        except csv.Error as error:
+            raise InputError(f"{file.place}: {_fault(file, error, row, start, len(lines.last))}") from error
+        if fields is None:
+            return
+        if row < 0 and not any(map(str.strip, fields)):
+            raise InputError(
+                f"{file.place}: there is no header line, as the first line is blank; it must name every column once."
+            )
+        row += bool(fields)
+        if not tabs and lines.ended and _is_open(lines.last, file.max_chars):
+            raise InputError(
+                f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
+                'the rest of the file is part of the cell. Close it, or double it ("") if it is part of a quoted text.'
+            )
+        yield start, fields
+        start = reader.line_num + 1
+
+
+def _is_open(lines: Sequence[str], max_chars: int) -> bool:
+    """Return whether a row ends inside quotation marks, so that the next line would be part of it."""
+    reader = csv.reader([*lines, "x"])
+    _next(reader, max_chars + len("\nx"))
+    return _next(reader, max_chars) is None
+
+
+def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: int) -> str:
+    where = f"row {row + 1:,}, in line {start:,}," if row >= 0 else "the header"
+    if "field limit" not in str(error):
+        return f"{where} cannot be read: {error}; repair the line"
+    quote = " (it spans several lines: is a quotation mark not closed?)" if num_lines > 1 else ""
+    limits = file.limits
+    return (
+        f"{where} has a cell of more than {limits.cell_mb:g} million characters (limits.cell_mb){quote}. "
+        f"{limits.hint('cell_mb', 2 * limits.cell_mb)}"
+    )
+
+
+class _RecordedLines:
+    """The lines of a file; those of the current row are kept in ``last``, for messages about it."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self._ahead = lines, next(lines, None)
+        self.last: list[str] = []
+
+    @property
+    def ended(self) -> bool:
+        return self._ahead is None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._ahead is None:
+            raise StopIteration
+        line, self._ahead = self._ahead, next(self._lines, None)
+        self.last.append(line)
+        return line
+
+
+def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
+    """Return the next row's fields; the field size limit of `csv` is global to the process, so it is restored."""
+    limit = csv.field_size_limit(max_chars)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)

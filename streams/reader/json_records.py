@@ -1,0 +1,220 @@
+"""Rows of JSON: one object per line, a list of objects, or one object that holds a list of rows or columns.
+
+Values are what the file says: a text stays a text, also one that looks like a date. Lines and lists are read piece by piece;
+only an object that holds all rows is completely in memory at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from continual_petl.errors import InputError, known_names, show
+from continual_petl.streams.reader.bounds import long_text
+from continual_petl.streams.reader.faulty_rows import Bad, Numbered
+from continual_petl.streams.reader.text_file import TextFile
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_REPAIR = "Repair it, or leave it out."
+_LARGEST_OBJECT = 2**29
+"""Maximum number of characters of an object that holds all rows."""
+_AT_LEAST = 2**16
+"""Number of characters of a list that are read at once."""
+
+
+def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, lines: bool) -> Iterator[Numbered]:
+    """Yield the rows of a JSON file, each with the number of its line, or of the row if the file has no row per line.
+
+    Args:
+        file: the file.
+        bad: told of the rows that are not JSON objects, and of those with a text that is too long or not valid.
+        columns: the columns whose texts are checked; None: all.
+        lines: whether the file has one object per line, see `has_lines`.
+
+    Raises:
+        InputError: if the file is not JSON, or neither a list of objects nor an object that holds rows.
+    """
+    for number, text, record in _lines(file, bad) if lines else _document(file):
+        try:
+            fault = _fault(record, text, file, columns)
+        except RecursionError as error:
+            fault = _what_is_wrong(error), _REPAIR
+        if fault is None:
+            yield number, record
+        else:
+            bad(number, *fault)
+
+
+def has_lines(file: TextFile) -> bool:
+    """Return whether a file has one object per line; a single line has to be a row, rather than hold rows or columns."""
+    first, *more = [*islice(filter(str.strip, file.pieces()), 2), ""][:2]
+    if first.lstrip()[:1] != "{" or file.path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+        return first.lstrip()[:1] != "["
+    try:
+        found = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return more != [""] or _rows_of(found) is None
+
+
+def _lines(file: TextFile, bad: Bad) -> Iterator[tuple[int, str, Any]]:
+    for number, line in enumerate(file.lines(), 1):
+        if line.strip():
+            try:
+                record = _DECODER.decode(line.rstrip("\r\n"))
+            except (ValueError, RecursionError) as error:
+                bad(number, _what_is_wrong(error), _REPAIR)
+            else:
+                yield number, line, record
+
+
+def _document(file: TextFile) -> Iterator[tuple[int, str, Any]]:
+    scanner = _Scanner(file)
+    if scanner.peek() == "[":
+        yield from _elements(scanner, file)
+        return
+    found = scanner.value(1, _LARGEST_OBJECT)
+    rows = None if scanner.peek() else _rows_of(found)
+    if rows is None:
+        what = "several objects" if scanner.peek() else f"one object, with {known_names([*map(show, found)], limit=5)}"
+        raise InputError(
+            f"{file.place}: this JSON file is {what}, which is neither a list of rows nor one row per line: write "
+            '[{"text": ...}, ...], or one object on each line'
+        )
+    yield from ((number, scanner.text, row) for number, row in enumerate(rows, 1))
+
+
+def _elements(scanner: _Scanner, file: TextFile) -> Iterator[tuple[int, str, Any]]:
+    """Yield the elements of a list."""
+    number = 0
+    while (mark := scanner.peek()) != "]":
+        if mark != ("," if number else "["):
+            raise scanner.error(number, "not JSON (a comma or ] has to follow)")
+        scanner.at += 1
+        if scanner.peek() == "]" and not number:
+            break
+        number, start = number + 1, scanner.at
+        record = scanner.value(number, file.max_line)
+        yield number, scanner.text[start : scanner.at] if scanner.at > start else scanner.text, record
+    scanner.at += 1
+    if scanner.peek():
+        raise scanner.error(number, "the list ends there, but the file goes on")
+
+
+class _Scanner:
+    """JSON values in a text that is read piece by piece, and forgotten once it is parsed."""
+
+    def __init__(self, file: TextFile) -> None:
+        self._file, self._pieces = file, file.pieces()
+        self.text, self.at, self._line = "", 0, 1
+
+    def peek(self) -> str:
+        """Return the next character that is not white space; nothing at the end of the file."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            assert space is not None
+            self.at = space.end()
+            if self.at < len(self.text) or not self._read_more():
+                return self.text[self.at : self.at + 1]
+
+    def value(self, number: int, most: int) -> Any:
+        """Return the next value, which is that of a row of this number and has at most ``most`` characters."""
+        self.peek()
+        while True:
+            try:
+                found, self.at = _DECODER.raw_decode(self.text, self.at)
+                return found
+            except json.JSONDecodeError as error:
+                if len(self.text) - self.at > most:
+                    raise self.error(number, f"longer than {most:,} characters") from None
+                is_cut = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated string")
+                if not is_cut or not self._read_more():
+                    self.at = error.pos
+                    raise self.error(number, f"not JSON ({error.msg})") from None
+            except (ValueError, RecursionError) as error:
+                raise self.error(number, _what_is_wrong(error)) from None
+
+    def error(self, number: int, what: str) -> InputError:
+        """Return the error for what is wrong at this place."""
+        line = self._line + self.text.count("\n", 0, self.at)
+        return InputError(f"{self._file.place}: row {number:,}, in line {line:,}: {what}. Repair the file.")
+
+    def _read_more(self) -> bool:
+        self._line += self.text.count("\n", 0, self.at)
+        found, size = [self.text[self.at :]], 0
+        while size < max(_AT_LEAST, len(found[0])) and (piece := next(self._pieces, "")):
+            found.append(piece)
+            size += len(piece)
+        self.text, self.at = "".join(found), 0
+        return size > 0
+
+
+def _rows_of(found: dict[str, Any]) -> list[Any] | None:
+    """Return the rows that an object holds: in columns of lists, in columns of mappings, or under ``data``; None if none."""
+    cells = [*found.values()]
+    if isinstance(rows := found.get("data"), list) and rows and all(isinstance(row, dict) for row in rows):
+        return rows
+    if not cells or len({len(column) if isinstance(column, list | dict) else -1 for column in cells} | {-1}) != 2:
+        return None
+    if all(isinstance(column, list) for column in cells):
+        return [dict(zip(found, row, strict=True)) for row in zip(*cells, strict=True)]
+    if all(isinstance(column, dict) and column.keys() == cells[0].keys() for column in cells):  # DataFrame.to_json()
+        return [{name: column[key] for name, column in found.items()} for key in cells[0]]
+    return None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {show(twice)} is there twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _what_is_wrong(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply (brackets within brackets) to be read"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON ({error.msg}, at character {error.pos + 1:,})"
+    return f"not JSON ({error})"
+
+
+def _fault(record: Any, text: str, file: TextFile, columns: Collection[str] | None) -> tuple[str, str] | None:
+    """Return what is wrong with a row, and what to do; None if nothing is.
+
+    Args:
+        record: the row.
+        text: the JSON that it was read from.
+        file: the file.
+        columns: the columns to check.
+    """
+    if not isinstance(record, dict):
+        return "not a JSON object ({...})", _REPAIR
+    if len(text) > file.max_chars or _SURROGATE.search(text):
+        for name, value in record.items():
+            for part in _texts_in(value) if columns is None or name in columns else ():
+                if len(part) > file.max_chars:
+                    return f"column {show(name)} {long_text(file.limits)}", file.limits.hint("cell_mb", len(part) / 1e6)
+                if (half := _HALF.search(part)) is not None:
+                    return (
+                        f"column {show(name)} holds {half[0]!a}, an unpaired surrogate, which is no valid text",
+                        _REPAIR,
+                    )
+    return None
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | Mapping):
+        for part in value if isinstance(value, list) else (*value, *value.values()):
+            yield from _texts_in(part)

@@ -1,0 +1,92 @@
+"""Read the rows of any file one at a time, with one meaning everywhere: for training, `init`, a dry run and `predict`.
+
+Nothing here imports `datasets`, which takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from continual_petl.streams.reader.bounds import check_regular, memory_reported
+from continual_petl.streams.reader.delimited import delimited_records
+from continual_petl.streams.reader.faulty_rows import Bad, FaultyRows, Numbered
+from continual_petl.streams.reader.json_records import has_lines, json_records
+from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+
+READER_OF_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".txt": "text",
+}
+"""The reader for each suffix; ``.gz`` may follow, except for parquet, arrow and feather."""
+FORMATS = "csv, tsv, json, jsonl, parquet, arrow, feather (text formats also with .gz)"
+
+
+def format_of(path: str | Path) -> str:
+    """Return the suffix of a file's format, without ``.gz``."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] == ".gz" else "".join(suffixes[-1:])
+
+
+def reader_of(path: str | Path) -> str | None:
+    """Return the reader for a file by its suffix, or ``None``."""
+    reader = READER_OF_SUFFIX.get(format_of(path))
+    return None if reader in ("parquet", "arrow") and str(path).lower().endswith(".gz") else reader
+
+
+def read_records(
+    place: str,
+    path: str | Path,
+    limits: LimitsSpec,
+    *,
+    reader: str | None = None,
+    columns: Collection[str] | None = None,
+    bad: Bad | None = None,
+) -> Iterator[Numbered]:
+    """Read a file piece by piece and yield its rows, each with the number of its line, or of the row in other formats.
+
+    Args:
+        place: how error messages begin; names the file.
+        path: path of the file.
+        limits: maximum sizes of the file and its cells.
+        reader: csv, json, parquet, arrow or text; None: the one for its suffix.
+        columns: the columns to read. Others are neither parsed nor checked where the format allows it, and only the first
+            rows may have them. None: all columns.
+        bad: told of each row that cannot be read, which is then left out. None: all are reported in one error, after the
+            last row.
+
+    Raises:
+        InputError: if the file or, without ``bad``, any of its rows cannot be read; the message names the lines or rows.
+    """
+    path = str(path)
+    check_regular(place, path)
+    kind = reader_of(path) if reader is None else reader
+    with memory_reported(place):
+        if kind in ("parquet", "arrow"):
+            from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
+
+            yield from columnar_records(place, path, kind, limits, columns)
+            return
+        file, by_line = TextFile(path, place, limits), True
+        if kind == "json":
+            by_line = has_lines(file)
+        faulty = FaultyRows(place, "line" if by_line else "row")
+        if kind == "json":
+            yield from json_records(file, bad or faulty, columns, lines=by_line)
+        elif kind == "csv":
+            yield from delimited_records(file, bad or faulty, columns, tabs=".tsv" in Path(path.lower()).suffixes)
+        elif kind == "text":
+            for number, line in enumerate(file.lines(), 1):
+                yield number, {"text": line.removesuffix("\n").removesuffix("\r")}
+        else:
+            raise InputError(f"{place}: the format is not recognised by its name; allowed: {FORMATS}.")
+        faulty.check()

@@ -1,0 +1,305 @@
+"""One reader for every format: values are what the file says, compared with other libraries and with the rows themselves."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from continual_petl.errors import InputError
+from continual_petl.streams.reader import columnar, json_records
+from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
+from continual_petl.streams.sources.local_files import read_table
+from continual_petl.streams.sources.read_splits import read_splits
+
+ROWS: list[dict[str, Any]] = [
+    {"text": 'a, "b"', "label": 1, "tags": ["x", "y"], "score": 0.5, "seen": True},
+    {"text": "NA\nnext", "label": 0, "tags": [], "score": 1.0, "seen": False},
+    {"text": "007", "label": None, "tags": ["z"], "score": None},
+]
+TABLE = ',text,label\n0,"a, ""b""",1\n\n1,"NA\nnext",\n2, 007 ,None\n'
+CSV_AS_TEXT = {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+def written(path: Path, content: str) -> Path:
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def lines(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def rows_of(path: Path, **more: Any) -> list[dict[str, Any]]:
+    return [record for _, record in read_records("here", path, DEFAULTS, **more)]
+
+
+def table_of(path: Path, reader: str, wanted: set[str] | None = None) -> dict[str, list[Any]]:
+    return read_table("t", reader, [str(path)], wanted, DEFAULTS)
+
+
+def typed(columns: dict[str, list[Any]]) -> dict[str, list[tuple[type, Any]]]:
+    return {name: [(type(value), value) for value in values] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.csv", TABLE),
+        ("train.csv", "\ufeff" + TABLE.replace("\n", "\r\n")),
+        ("train.csv.gz", TABLE),
+        ("train.tsv", 'text\tlabel\n"open\tnull\nb\tnan\n'),
+        ("train.jsonl", lines(*ROWS)),
+        ("train.jsonl.gz", lines(*ROWS)),
+        ("train.json", json.dumps(ROWS)),
+        ("train.json", json.dumps(ROWS, indent=2)),
+        ("train.jsonl", lines({"text": "a"}, {"label": "b"}, {"text": None, "label": "c"})),
+    ],
+)
+def test_values_are_those_of_datasets(tmp_path: Path, name: str, content: str) -> None:
+    """The banks of earlier versions were learned from rows that `datasets` read."""
+    path = written(tmp_path / name, content)
+    kind = "json" if "json" in name else "csv"
+    options: dict[str, Any] = {}
+    if kind == "csv":
+        header = ["text", "label"] if ".tsv" in name else ["Unnamed: 0", "text", "label"]
+        options = CSV_AS_TEXT | {"features": datasets.Features({each: datasets.Value("string") for each in header})}
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if ".tsv" in name else {}
+    wanted = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "c"), **options)
+    assert typed(table_of(path, kind)) == typed(wanted.to_dict())
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "feather"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_columns_with_types_are_those_of_pyarrow(tmp_path: Path, suffix: str, compression: str | None) -> None:
+    rows = pa.Table.from_pylist([{**row, "seen": row.get("seen"), "of": {"a": row["tags"]}} for row in ROWS] * 700)
+    rows = rows.append_column("kind", rows["text"].dictionary_encode())
+    path = tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(rows, path, compression=compression or "none", row_group_size=500)
+    elif suffix == "feather":
+        pyarrow.feather.write_feather(rows, str(path), compression=compression or "uncompressed")
+    else:
+        with pyarrow.ipc.new_stream(
+            path, rows.schema, options=pyarrow.ipc.IpcWriteOptions(compression=compression)
+        ) as out:
+            out.write_table(rows, max_chunksize=300)
+    assert rows_of(path) == rows.to_pylist()
+    some = rows_of(path, columns={"label", "tags"})
+    assert some[1500:] == rows.select(["label", "tags"]).to_pylist()[1500:]
+    assert [row["text"] for row in some[:300]] == rows["text"].to_pylist()[:300]
+    assert {row["score"] for row in some[:1000]} == {None}, "only texts are read of a column that is not asked for"
+
+
+def test_texts_of_a_dictionary_are_one_object(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["the same " * 50] * 5000}), tmp_path / "rows.parquet")
+    assert len({id(row["text"]) for row in rows_of(tmp_path / "rows.parquet")}) == 1
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_cells_are_read_in_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar, "_BYTES_AT_ONCE", 1000)
+    rows = pa.table({"text": [f"text {n}" for n in range(300)], "words": [["a"] * (n % 40) for n in range(300)]})
+    path = tmp_path / f"rows.{suffix}"
+    pq.write_table(rows, path) if suffix == "parquet" else pyarrow.feather.write_feather(rows, str(path))
+    assert rows_of(path) == rows.to_pylist()
+
+
+ALIKE = st.lists(st.fixed_dictionaries({"text": TEXTS, "la bel": TEXTS, 'q"': TEXTS}), min_size=1, max_size=5)
+
+
+@FEW
+@given(ALIKE)
+@example([{"text": "2024-01-02", "la bel": "true", 'q"': "[1]"}])
+@example([{"text": "\r", "la bel": "\u2028", 'q"': '"'}])
+def test_a_text_is_the_same_in_every_format(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0].keys(), quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    writer.writerows(rows)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    files = {
+        "a.csv": text.getvalue(),
+        "a.csv.gz": text.getvalue(),
+        "a.jsonl": lines(*rows),
+        "b.jsonl": "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows),
+        "a.json": json.dumps(rows, ensure_ascii=False),
+        "b.json": json.dumps(rows, indent=1),
+        "c.json": json.dumps(columns, indent=1),
+        "d.json": json.dumps({"version": "1", "data": rows}),
+        "e.json": pd.DataFrame(rows).to_json(),
+    }
+    for name, content in files.items():
+        assert rows_of(written(tmp_path / name, content)) == rows, name
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert rows_of(tmp_path / "a.parquet") == rows
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@FEW
+@given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=3), min_size=2, max_size=4), st.integers(1, 40))
+def test_json_values_are_those_of_the_standard_library(tmp_path: Path, rows: list[Any], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_records, "_AT_LEAST", at_once)
+        for name, content in (
+            ("a.jsonl", lines(*rows)),
+            ("a.json", json.dumps(rows)),
+            ("b.json", json.dumps(rows, indent=3)),
+        ):
+            found = rows_of(written(tmp_path / name, content))
+            assert found == rows
+            assert repr(found) == repr(json.loads(json.dumps(rows)))
+
+
+def test_what_datasets_guesses_stays_what_the_file_says(tmp_path: Path) -> None:
+    rows = [
+        {"text": "2024-01-02", "label": 1, "more": "2024-01-02T00:00:00"},
+        {"text": "2024-01-03", "label": 0.5, "more": 2**63},
+    ]
+    path = written(tmp_path / "train.jsonl", lines(*rows))
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    assert typed(table_of(path, "json")) == typed(columns)
+    train = read_splits("t", str(path), ColumnsSpec())["train"]
+    assert (train.inputs, train.answers) == (columns["text"], [1, 0.5])
+
+
+def test_dates_are_their_text(tmp_path: Path) -> None:
+    days = pd.to_datetime(["2024-01-02", "2024-01-03T04:05"], format="ISO8601")
+    pq.write_table(pa.table({"text": ["a", "b"], "label": days}), tmp_path / "rows.parquet")
+    answers = read_splits("t", str(tmp_path / "rows.parquet"), ColumnsSpec())["train"].answers
+    assert answers == ["2024-01-02T00:00:00", "2024-01-03T04:05:00"]
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 300_000])
+def test_a_column_that_is_not_read_never_breaks_a_file(tmp_path: Path, size: int) -> None:
+    """`datasets` infers the types of all columns, from blocks of a file: whether they fit depends on the file's size."""
+    odd: list[Any] = [1, "2024-01-02", "a", [1], {"a": 2}, None, 2**70]
+    content = "".join(
+        f'{{"text": "w", "label": {n % 2}, "odd": {json.dumps(odd[min(n // (size // 10), 6)])}}}\n' for n in range(size)
+    )
+    columns = table_of(written(tmp_path / "rows.jsonl", content), "json", {"text", "label"})
+    assert columns["label"] == [n % 2 for n in range(size)]
+    assert len(columns["odd"]) == min(size, 1000)
+    with pytest.raises(InputError, match=r"column 'odd' has a text of more than 1e-05 million characters"):
+        [*read_records("here", written(tmp_path / "a.jsonl", lines({"odd": "x" * 20})), LimitsSpec(cell_mb=1e-5))]
+    assert rows_of(tmp_path / "a.jsonl", columns={"text"}) == [{"odd": "x" * 20}]
+
+
+def test_files_of_a_split_may_have_other_columns_where_they_are_not_read(tmp_path: Path) -> None:
+    written(tmp_path / "a.csv", "text,label,id\na,1,7\n")
+    written(tmp_path / "b.tsv", "label\ttext\n0\tb\n")
+    spec = DataSpec(path="csv", data_files=(str(tmp_path / "a.csv"), str(tmp_path / "b.tsv")))
+    train = read_splits("t", spec, ColumnsSpec())["train"]
+    assert (train.inputs, train.answers) == (["a", "b"], ["1", "0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", '{"text": "a"}\n[1]\n{"text"\n"b"\n{}\n3\n4\n5\n',
+         r"^here: 6 lines cannot be read: line 2: not a JSON object .*; line 3: not JSON \(Expecting ':' delimiter, at "
+         r"character 8\); line 4: .*; and 1 more\. Repair it, or leave it out\.$"),
+        ("a.jsonl", '{"a": 1, "a": 2}\n', r"line 1: not JSON \(the key 'a' is there twice\)"),
+        ("a.json", '[{"a": 1},\n{"a": 2}\n{"a": 3}]', r"here: row 2, in line 3: not JSON \(a comma or \] has to follow\)"),
+        ("a.json", '[{"a": 1},\n\n{"a": x}]', r"here: row 2, in line 3: not JSON \(Expecting value\)"),
+        ("a.json", '[{"a": 1},\n{"a": 2', r"here: row 2, in line 2: not JSON"),
+        ("a.json", '[{"a": 1}]\n[]', r"here: row 1, in line 2: the list ends there, but the file goes on"),
+        ("a.json", '[{"a": 1}, 7]', r"1 row cannot be read: row 2: not a JSON object"),
+        ("a.json", '{\n"a": 1,\n"b": 2}', r"one object, with 'a', 'b', which is neither a list of rows nor one row per line"),
+        ("a.json", '{"a":\n1}{"a": 2}', r"this JSON file is several objects"),
+        ("a.json", "[" * 5000, r"nested too deeply"),
+        ("a.json", '"text"', r"not a JSON object"),
+        ("a.csv", "a,b\n1\n1,2\n1,2,3\n", r"2 lines cannot be read: line 2: 1 field, while .*; line 4: 3 fields, while"),
+        ("a.csv", ",,a\n1,2,3\n", r"here: the header names column '' twice"),
+        ("a.csv", "", r"here: there is no header line"),
+    ],
+)  # fmt: skip
+def test_all_faults_are_named_with_their_places(tmp_path: Path, name: str, content: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        rows_of(written(tmp_path / name, content))
+
+
+def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
+    bad: list[tuple[int, str]] = []
+    path = written(tmp_path / "a.jsonl", '{"a": 1}\n[\n{"a": 2}\n')
+    assert rows_of(path, bad=lambda number, what, _: bad.append((number, what))) == [{"a": 1}, {"a": 2}]
+    assert [number for number, _ in bad] == [2]
+
+
+def test_a_parquet_file_with_two_columns_of_a_name_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="here: two columns are called 'a'"):
+        rows_of(tmp_path / "a.parquet")
+
+
+def test_values_that_datasets_writes_as_json_are_read_back(tmp_path: Path) -> None:
+    """A column of several types becomes texts of JSON in the parquet files that `datasets` writes."""
+    path = tmp_path / "rows.parquet"
+    written(tmp_path / "rows.jsonl", lines({"text": "a", "label": "x"}, {"text": 3, "label": 1}))
+    mixed = datasets.load_dataset(
+        "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path)
+    )
+    mixed.to_parquet(str(path))
+    assert rows_of(path) == [{"text": "a", "label": "x"}, {"text": 3, "label": 1}]
+
+
+def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": [f"text {number}" for number in range(50)], "label": ["a", "b"] * 25}), path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], whole[:60] + b"\0" * 200 + whole[260:], whole[:-200] + b"\xff" * 100 + whole[-100:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"^here: cannot be read as parquet: .*Copy, download or write it again"):
+            rows_of(path)
+
+
+def test_rows_of_an_address_are_read_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec  # type: ignore[import-untyped]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with fsspec.open("memory://some/rows.csv", "w") as file:
+        file.write("text,label\n2024-01-02,007\n")
+    train = read_splits("t", "memory://some/rows.csv", ColumnsSpec())["train"]
+    assert (train.inputs, train.answers) == (["2024-01-02"], ["007"])
+    spec = DataSpec(path="csv", data_files="memory://some/*.csv")
+    assert read_splits("t", spec, ColumnsSpec())["train"].inputs == ["2024-01-02"]
+    with pytest.raises(
+        InputError, match=r"task 't', data memory://some/no.csv: cannot be downloaded: FileNotFoundError"
+    ):
+        read_splits("t", "memory://some/no.csv", ColumnsSpec())
+    with pytest.raises(InputError, match=r"data memory://none/\*.csv: there is no such file"):
+        read_splits("t", DataSpec(path="csv", data_files="memory://none/*.csv"), ColumnsSpec())
+
+
+@pytest.mark.parametrize("expression", ["train[:3]+test[1:]", "train[-2:]", "train[:50%]+train[50%:]", "test+train"])
+def test_split_expressions_mean_what_they_mean_to_datasets(tmp_path: Path, expression: str) -> None:
+    files = {split: str(written(tmp_path / f"{split}.csv", "text,label\n" + "".join(f"{split}{n},{n}\n" for n in range(5))))
+             for split in ("train", "test")}  # fmt: skip
+    spec = DataSpec(path="csv", data_files=files, split={"train": expression})
+    found = read_splits("t", spec, ColumnsSpec())["train"].inputs
+    wanted = datasets.load_dataset("csv", data_files=files, split=expression, cache_dir=str(tmp_path / "c"))
+    assert found == wanted["text"][:]
