@@ -10,12 +10,17 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
 from continual_petl.errors import InputError, counted, known_names, show
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Numbered
 from continual_petl.streams.reader.text_file import TextFile
+
+_END = "\0end of file\0"
+"""A line after the last one; it is part of a cell if a quotation mark is not closed."""
+_ROWS_AT_ONCE = 256
 
 
 def delimited_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, tabs: bool) -> Iterator[Numbered]:
@@ -32,7 +37,7 @@ def delimited_records(file: TextFile, bad: Bad, columns: Collection[str] | None,
     Raises:
         InputError: if the header is missing or names a column twice, a cell is too long, or a quotation mark is never closed.
     """
-    rows = table_lines(file, tabs=tabs)
+    rows = _rows(file, tabs=tabs)
     _, header = next(rows, (1, []))
     if not header:
         raise InputError(f"{file.place}: there is no header line; the first line must name every column once.")
@@ -81,83 +86,56 @@ def separators_hint(columns: Collection[str]) -> str:
     )
 
 
-def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and the rows of a table, each with the number of its first line.
 
     Raises:
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
     """
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
-    lines = _RecordedLines(file.lines(newline=""))
-    reader = csv.reader(lines, **style)
+    reader = csv.reader(chain(file.lines(newline=""), [_END]), **style)
     start, row = 1, -1
-    while True:
-        lines.last.clear()
-        try:
-            fields = _next(reader, file.max_chars)
-        except csv.Error as error:
-            raise InputError(f"{file.place}: {_fault(file, error, row, start, len(lines.last))}") from error
-        if fields is None:
+    for end, fields in _parsed(reader, file.max_chars):
+        if isinstance(fields, csv.Error):
+            raise InputError(f"{file.place}: {_fault(file, fields, row, start, end - start)}") from fields
+        if fields[-1:] == [_END] and len(fields) == 1:
             return
         if row < 0 and not any(map(str.strip, fields)):
             raise InputError(
                 f"{file.place}: there is no header line, as the first line is blank; it must name every column once."
             )
         row += bool(fields)
-        if not tabs and lines.ended and _is_open(lines.last, file.max_chars):
+        if fields and fields[-1].endswith(_END):
             raise InputError(
                 f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
                 'the rest of the file is part of the cell. Close it, or double it ("") if it is part of a quoted text.'
             )
         yield start, fields
-        start = reader.line_num + 1
+        start = end + 1
 
 
-def _is_open(lines: Sequence[str], max_chars: int) -> bool:
-    """Return whether a row ends inside quotation marks, so that the next line would be part of it."""
-    reader = csv.reader([*lines, "x"])
-    _next(reader, max_chars + len("\nx"))
-    return _next(reader, max_chars) is None
+def _parsed(reader: Any, max_chars: int) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """Yield rows with the numbers of their last lines; the field size limit of `csv` is global, so it is restored."""
+    found: list[tuple[int, list[str] | csv.Error]] = [(0, [])]
+    while found:
+        found, limit = [], csv.field_size_limit(max_chars)
+        try:
+            for fields in islice(reader, _ROWS_AT_ONCE):
+                found.append((reader.line_num, fields))
+        except csv.Error as error:
+            found.append((reader.line_num, error))
+        finally:
+            csv.field_size_limit(limit)
+        yield from found
 
 
-def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: int) -> str:
+def _fault(file: TextFile, error: csv.Error, row: int, start: int, more_lines: int) -> str:
     where = f"row {row + 1:,}, in line {start:,}," if row >= 0 else "the header"
     if "field limit" not in str(error):
         return f"{where} cannot be read: {error}; repair the line"
-    quote = " (it spans several lines: is a quotation mark not closed?)" if num_lines > 1 else ""
+    quote = " (it spans several lines: is a quotation mark not closed?)" if more_lines else ""
     limits = file.limits
     return (
         f"{where} has a cell of more than {limits.cell_mb:g} million characters (limits.cell_mb){quote}. "
         f"{limits.hint('cell_mb', 2 * limits.cell_mb)}"
     )
-
-
-class _RecordedLines:
-    """The lines of a file; those of the current row are kept in ``last``, for messages about it."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self._ahead = lines, next(lines, None)
-        self.last: list[str] = []
-
-    @property
-    def ended(self) -> bool:
-        return self._ahead is None
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        if self._ahead is None:
-            raise StopIteration
-        line, self._ahead = self._ahead, next(self._lines, None)
-        self.last.append(line)
-        return line
-
-
-def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
-    """Return the next row's fields; the field size limit of `csv` is global to the process, so it is restored."""
-    limit = csv.field_size_limit(max_chars)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)

@@ -39,7 +39,11 @@ def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, l
     Raises:
         InputError: if the file is not JSON, or neither a list of objects nor an object that holds rows.
     """
+    most = file.max_chars
     for number, text, record in _lines(file, bad) if lines else _document(file):
+        if type(record) is dict and len(text) <= most and "\\u" not in text:
+            yield number, record
+            continue
         try:
             fault = _fault(record, text, file, columns)
         except RecursionError as error:
@@ -52,25 +56,33 @@ def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, l
 
 def has_lines(file: TextFile) -> bool:
     """Return whether a file has one object per line; a single line has to be a row, rather than hold rows or columns."""
-    first, *more = [*islice(filter(str.strip, file.pieces()), 2), ""][:2]
+    first = next(filter(str.strip, file.pieces()), "")
     if first.lstrip()[:1] != "{" or file.path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
         return first.lstrip()[:1] != "["
     try:
+        first, *more = islice(filter(str.strip, file.lines()), 2)
         found = json.loads(first)
-    except (ValueError, RecursionError):
+        return bool(more) or _rows_of(found) is None
+    except (InputError, ValueError, RecursionError):  # such as a first line that is too long
         return False
-    return more != [""] or _rows_of(found) is None
 
 
 def _lines(file: TextFile, bad: Bad) -> Iterator[tuple[int, str, Any]]:
+    scan: Any = vars(_DECODER)["scan_once"]  # `decode` also looks for white space, which takes as long as a short row
     for number, line in enumerate(file.lines(), 1):
-        if line.strip():
-            try:
-                record = _DECODER.decode(line.rstrip("\r\n"))
-            except (ValueError, RecursionError) as error:
-                bad(number, _what_is_wrong(error), _REPAIR)
-            else:
-                yield number, line, record
+        text = line.rstrip(" \t\r\n")
+        if not text:
+            continue
+        try:
+            record, end = scan(text, 0) if text[0] == "{" else (None, 0)
+            if end < len(text):
+                record = _DECODER.decode(text)
+        except StopIteration as error:
+            bad(number, f"not JSON (Expecting value, at character {error.value + 1:,})", _REPAIR)
+        except (ValueError, RecursionError) as error:
+            bad(number, _what_is_wrong(error), _REPAIR)
+        else:
+            yield number, text, record
 
 
 def _document(file: TextFile) -> Iterator[tuple[int, str, Any]]:

@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from continual_petl.errors import InputError
@@ -77,25 +76,32 @@ class TextFile:
         Raises:
             InputError: if the file is damaged, not UTF-8, or exceeds a limit.
         """
-        max_chars = self.max_line
-        for number, line in enumerate(self.pieces(newline, max_chars + 1), 1):
-            if len(line) > max_chars:
+        most, number, rest = self.max_line, 0, ""
+        for piece in self.pieces():
+            lines = [*io.StringIO(rest + piece, newline=newline)]
+            rest = lines.pop()  # goes on in the next piece, perhaps with the line feed of a carriage return
+            if len(rest) > most or (len(piece) > most and any(len(line) > most for line in lines)):
+                number += next((at for at, line in enumerate(lines) if len(line) > most), len(lines))
                 raise InputError(
-                    f"{self.place}: line {number:,} is longer than {max_chars:,} characters ({_LINE_OF_CELLS} times "
+                    f"{self.place}: line {number + 1:,} is longer than {most:,} characters ({_LINE_OF_CELLS} times "
                     "limits.cell_mb): does this file have one row per line? "
                     f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
                 )
-            yield line
+            number += len(lines)
+            yield from lines
+        if rest:
+            yield rest
 
-    def pieces(self, newline: Literal["", "\n"] = "\n", max_chars: int = 2**20) -> Iterator[str]:
-        """Yield lines in pieces of limited length; otherwise like `lines`."""
+    def pieces(self, size: int = 2**18) -> Iterator[str]:
+        """Yield the content in pieces of at most ``size`` characters; otherwise like `lines`."""
         try:
             with (
                 memory_reported(self.place),
                 self._open() as raw,
-                io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text,
+                io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
             ):
-                yield from iter(partial(text.readline, max_chars), "")
+                while piece := text.read(size):
+                    yield piece
         except UnicodeDecodeError:
             raise self._bad_byte() from None
 

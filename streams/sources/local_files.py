@@ -34,6 +34,8 @@ ALIASES: dict[str, SplitName] = {
     "test": "test",
 }
 """Accepted names of each split."""
+_GONE = object()
+"""A cell that a row does not have."""
 
 
 def split_of(path: str) -> SplitName | None:
@@ -150,52 +152,52 @@ def read_table(
     Raises:
         InputError: if a file cannot be read or exceeds a limit, or only some files of a table have a wanted column.
     """
-    columns: dict[str, list[Any]] = {}
+    kept: dict[str, list[Any]] = {name: [] for name in wanted or ()}
+    rest: dict[str, list[Any]] = {}
     first: tuple[str, dict[str, Any]] | None = None
     num_rows = 0
     with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as folder:
-        for path in paths:
-            for copy in copies(task, path, folder, limits) if is_url(path) else (path,):
-                own: dict[str, Any] = {}
-                for _, record in read_records(f"task {task!r}, {path}", copy, limits, reader=reader, columns=wanted):
-                    own = own or record
+        for path, copy in [(given, copy) for given in paths for copy in copies(task, given, folder, limits)]:
+            own: dict[str, Any] = {}
+            for _, record in read_records(f"task {task!r}, {path}", copy, limits, reader=reader, columns=wanted):
+                own = own or record
+                if wanted is None and not record.keys() <= kept.keys():
+                    kept |= {name: [_GONE] * num_rows for name in record if name not in kept}
+                for name, values in kept.items():
+                    values.append(record.get(name, _GONE))
+                if num_rows < FULL_ROWS:
                     for name, value in record.items():
-                        if (values := columns.get(name)) is None:
-                            values = columns[name] = []
-                        is_wanted = wanted is None or name in wanted
-                        if is_wanted and len(values) < num_rows:
-                            values += [None] * (num_rows - len(values))
-                        if is_wanted or len(values) < FULL_ROWS:
-                            values.append(value)
-                    num_rows += 1
-                if reader != "json" and own:
-                    first = first or (path, own)
-                    if {*own} ^ {*first[1]} if wanted is None else {*own} & wanted != {*first[1]} & wanted:
-                        raise InputError(
-                            f"task {task!r}: {path} has the columns {shown_columns(own)}, but {first[0]} has "
-                            f"{shown_columns(first[1])}; all files of a task need the columns that it reads."
-                        )
-    for name, values in columns.items():
-        if wanted is None or name in wanted:
-            values += [None] * (num_rows - len(values))
-            if isinstance(next((value for value in values if value is not None), None), date | time):
-                columns[name] = [None if value is None else value.isoformat() for value in values]
-    return columns
+                        rest.setdefault(name, []).append(value)
+                num_rows += 1
+            first = first or (path, own)
+            if reader != "json" and own and any((name in own) != (name in first[1]) for name in kept):
+                raise InputError(
+                    f"task {task!r}: {path} has the columns {shown_columns(own)}, but {first[0]} has "
+                    f"{shown_columns(first[1])}; all files of a task need the columns that it reads."
+                )
+    for name, values in kept.items():
+        missing = values.count(_GONE)
+        if missing < len(values):
+            rest[name] = [None if value is _GONE else value for value in values] if missing else values
+            if isinstance(next((value for value in rest[name] if value is not None), None), date | time):
+                rest[name] = [None if value is None else value.isoformat() for value in rest[name]]
+    return rest
 
 
-def copies(task: str, address: str, folder: str, limits: LimitsSpec) -> list[str]:
-    """Copy the files of an address, which may be a pattern, into a folder; return the paths of the copies.
+def copies(task: str, path: str, folder: str, limits: LimitsSpec) -> list[str]:
+    """Return the paths of the files at an address, which may be a pattern, copied into a folder; a local path stays as it is.
 
     Raises:
-        InputError: if they cannot be copied.
+        InputError: if a file cannot be copied.
     """
+    if not is_url(path):
+        return [path]
     import fsspec  # type: ignore[import-untyped]
     from huggingface_hub import constants
 
-    place = f"task {task!r}, data {address}"
-    found = []
+    place, found = f"task {task!r}, data {path}", []
     try:
-        files = fsspec.open_files(address, "rb")
+        files = fsspec.open_files(path, "rb")
         if constants.HF_HUB_OFFLINE:
             raise InputError(f"{place}: HF_HUB_OFFLINE is set, so no file is downloaded: give the path of a copy.")
         for number, remote in enumerate(files):

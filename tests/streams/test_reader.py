@@ -194,7 +194,7 @@ def test_dates_are_their_text(tmp_path: Path) -> None:
     assert answers == ["2024-01-02T00:00:00", "2024-01-03T04:05:00"]
 
 
-@pytest.mark.parametrize("size", [10, 3_000, 300_000])
+@pytest.mark.parametrize("size", [10, 3_000, 30_000])
 def test_a_column_that_is_not_read_never_breaks_a_file(tmp_path: Path, size: int) -> None:
     """`datasets` infers the types of all columns, from blocks of a file: whether they fit depends on the file's size."""
     odd: list[Any] = [1, "2024-01-02", "a", [1], {"a": 2}, None, 2**70]
