@@ -21,9 +21,11 @@ from continual_petl.export.bank_formats import refused_by_bank
 from continual_petl.export.format_names import FORMATS, in_words
 from continual_petl.kind_registry import kind_of
 from continual_petl.store.files.atomic import explain_refusals, write_file
+from continual_petl.streams.reader.records import reader_of
 from continual_petl.streams.scaffold.choose_backbone import choose_backbone
-from continual_petl.streams.schema.data_spec import is_url
+from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -36,13 +38,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code: 1 if the file was written, but some rows of the data cannot be used."""
     file = Path(arguments.output)
     for data in arguments.data:
-        suffix = Path(data).suffix
-        refuse_other_type(os.path.expanduser(data), "data", takes=("rows", "data"))
-        known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
-        if known and not is_url(data) and not Path(data).exists():
+        refuse_other_type(local_path(data), "data", takes=("rows", "data"))
+        if reader_of(data) is not None and not is_url(data) and not matching(local_path(data)):
             raise InputError(
-                f"{data}: there is no such file in {Path.cwd()}; check the path (a name ending in {suffix} is not looked "
-                "up on the Hub)"
+                f"{data}: there is no such file in {Path.cwd()}; check the path (a name ending in "
+                f"{Path(data).suffix} is not looked up on the Hub)"
             )
     _check_file(file, force=arguments.force)
     if arguments.rows < 1:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
@@ -99,7 +100,7 @@ def decode(image: Any) -> NDArray[np.uint8]:
 
 def _located(image: Any, base: str) -> Any:
     if isinstance(image, str | os.PathLike):
-        return os.path.abspath(os.path.join(base, os.path.expanduser(image)))
+        return os.path.abspath(local_path(os.fspath(image), base))
     if isinstance(image, Mapping) and image.get("bytes") is None and isinstance(image.get("path"), str):
         return {**image, "path": _located(image["path"], base)}
     return image

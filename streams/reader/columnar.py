@@ -26,6 +26,7 @@ from continual_petl.streams.reader.bounds import check_unpacked, long_text
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Numbered
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
+_DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError)
 _BYTES_AT_ONCE, _ROWS_AT_ONCE = 2**25, 2**20
 
 
@@ -78,7 +79,7 @@ def _readable(place: str, kind: str) -> Iterator[None]:
         yield
     except (InputError, MemoryError):  # pyarrow's own errors about memory are also of this type
         raise
-    except (OSError, pa.ArrowException, ValueError) as error:
+    except _DAMAGED as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise InputError(
             f"{place}: cannot be read as {kind}: {why}. Copy, download or write it again; if it holds another format, give "
@@ -166,7 +167,7 @@ def _first_texts(batches: Iterator[Any], schema: Any, names: Sequence[str]) -> d
             column = batch[name].slice(0, FULL_ROWS)
             if _is_text(schema.field(name).type) and _size(column) <= _BYTES_AT_ONCE:
                 found[name][: len(column)] = _values(column)
-    except (StopIteration, OSError, pa.ArrowException, ValueError):
+    except (StopIteration, *_DAMAGED):
         pass  # what is not asked for may be damaged
     return found
 

@@ -54,10 +54,15 @@ def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, l
             bad(number, *fault)
 
 
-def has_lines(file: TextFile) -> bool:
-    """Return whether a file has one object per line; a single line has to be a row, rather than hold rows or columns."""
+def has_lines(file: TextFile, *, named_so: bool) -> bool:
+    """Return whether a file has one object per line; a single line has to be a row, rather than hold rows or columns.
+
+    Args:
+        file: the file.
+        named_so: whether its suffix says that it has lines; a list is one all the same.
+    """
     first = next(filter(str.strip, file.pieces()), "")
-    if first.lstrip()[:1] != "{" or file.path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+    if first.lstrip()[:1] != "{" or named_so:
         return first.lstrip()[:1] != "["
     try:
         first, *more = islice(filter(str.strip, file.lines()), 2)

@@ -13,7 +13,7 @@ from continual_petl.streams.reader.bounds import check_regular, memory_reported
 from continual_petl.streams.reader.delimited import delimited_records
 from continual_petl.streams.reader.faulty_rows import Bad, FaultyRows, Numbered
 from continual_petl.streams.reader.json_records import has_lines, json_records
-from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.reader.text_file import TextFile, refuse_other
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 READER_OF_SUFFIX = {
@@ -27,20 +27,23 @@ READER_OF_SUFFIX = {
     ".feather": "arrow",
     ".txt": "text",
 }
-"""The reader for each suffix; ``.gz`` may follow, except for parquet, arrow and feather."""
-FORMATS = "csv, tsv, json, jsonl, parquet, arrow, feather (text formats also with .gz)"
+"""The reader for each suffix; one of `PACKED` may follow, except for parquet, arrow and feather."""
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+FORMATS = "csv, tsv, json, jsonl, parquet, arrow, feather (text formats also with .gz, .bz2, .xz, .zst, .lz4)"
 
 
 def format_of(path: str | Path) -> str:
-    """Return the suffix of a file's format, without ``.gz``."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] == ".gz" else "".join(suffixes[-1:])
+    """Return the suffix of a file's format in lower case, without that of a compression."""
+    name, dot, suffix = Path(path).name.lower().rpartition(".")
+    if dot + suffix in PACKED:
+        name, dot, suffix = name.rpartition(".")
+    return dot + suffix
 
 
 def reader_of(path: str | Path) -> str | None:
     """Return the reader for a file by its suffix, or ``None``."""
     reader = READER_OF_SUFFIX.get(format_of(path))
-    return None if reader in ("parquet", "arrow") and str(path).lower().endswith(".gz") else reader
+    return None if reader in ("parquet", "arrow") and not str(path).lower().endswith(format_of(path)) else reader
 
 
 def read_records(
@@ -71,6 +74,7 @@ def read_records(
     check_regular(place, path)
     kind = reader_of(path) if reader is None else reader
     with memory_reported(place):
+        refuse_other(place, path)
         if kind in ("parquet", "arrow"):
             from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
 
@@ -78,12 +82,12 @@ def read_records(
             return
         file, by_line = TextFile(path, place, limits), True
         if kind == "json":
-            by_line = has_lines(file)
+            by_line = has_lines(file, named_so=format_of(path) in (".jsonl", ".ndjson"))
         faulty = FaultyRows(place, "line" if by_line else "row")
         if kind == "json":
             yield from json_records(file, bad or faulty, columns, lines=by_line)
         elif kind == "csv":
-            yield from delimited_records(file, bad or faulty, columns, tabs=".tsv" in Path(path.lower()).suffixes)
+            yield from delimited_records(file, bad or faulty, columns, tabs=format_of(path) == ".tsv")
         elif kind == "text":
             for number, line in enumerate(file.lines(), 1):
                 yield number, {"text": line.removesuffix("\n").removesuffix("\r")}

@@ -22,7 +22,23 @@ from continual_petl.errors import InputError
 from continual_petl.streams.reader.bounds import check_unpacked, memory_reported
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 
-_OPEN: dict[str, Callable[[Any], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+
+def _by_arrow(name: str) -> Callable[[Any], Any]:
+    def unpack(file: Any) -> Any:
+        import pyarrow as pa  # importing it takes a moment
+
+        return pa.CompressedInputStream(file, name)
+
+    return unpack
+
+
+_OPEN: dict[str, Callable[[Any], Any]] = {
+    "gzip": gzip.open,
+    "bz2": bz2.open,
+    "xz": lzma.open,
+    "zstd": _by_arrow("zstd"),
+    "lz4": _by_arrow("lz4"),
+}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bz2",
@@ -35,8 +51,21 @@ _MAGIC = {
     b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""First bytes of compressed files. `datasets` unpacks all these formats, whatever the file is called, and without a limit."""
-_UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <"}
+"""First bytes of compressed files, whatever they are called."""
+_UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <", "zstd": "zstd -dc <", "lz4": "lz4 -dc <"}
+_SPREADSHEET = "a spreadsheet of Excel: save its sheet as csv (UTF-8) there, and give that file"
+_PAGE = (
+    "which servers send in place of a file that is missing or needs a login: open it in a browser to see what it says, and "
+    "download the file again"
+)
+_OTHER = {
+    b"version https://git-lfs": "a pointer of Git LFS and not the file itself: run `git lfs pull` in its repository",
+    b"<!doctype html": f"an HTML page, {_PAGE}",
+    b"<html": f"an HTML page, {_PAGE}",
+    b"<?xml": f"an XML document, {_PAGE}",
+    b"\xd0\xcf\x11\xe0": _SPREADSHEET,
+}
+"""How files begin that hold no rows, and what they are."""
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _LINE_OF_CELLS = 16
 """Maximum length of a line, in multiples of the maximum cell size: images can be long lists of numbers."""
@@ -149,6 +178,8 @@ class TextFile:
         return self._undecodable(at, head[:at].count(b"\n") + 1, "a NUL byte", name)
 
     def _archive(self, name: str) -> InputError:
+        if name == "zip" and _is_workbook(self.path):
+            return InputError(f"{self.place}: this is {_SPREADSHEET}.")
         return InputError(
             f"{self.place}: this is a {name} file, which is not supported: unpack it, and give the file inside, plain or "
             "as .gz"
@@ -192,6 +223,33 @@ def _packing_of(path: str) -> str | None:
     if found is None and zipfile.is_zipfile(path):  # a zip archive may be preceded by other bytes
         return "zip"
     return found
+
+
+def refuse_other(place: str, path: str) -> None:
+    """Refuse a file that is none of the formats, but is often found in place of one: an empty one, a page, a pointer.
+
+    Raises:
+        InputError: naming what it is, and what to do.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be opened: {error.strerror or error}: check its permissions") from error
+    if not head:
+        raise InputError(f"{place}: this file is empty (0 bytes): download or write it again, or leave it out")
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    for first, what in _OTHER.items():
+        if start.startswith(first):
+            raise InputError(f"{place}: this is {what}.")
+
+
+def _is_workbook(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "xl/workbook.xml" in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
 
 
 def _is_text(head: bytes) -> bool:

@@ -17,7 +17,7 @@ from continual_petl.streams.scaffold.choose_backbone import Chosen
 from continual_petl.streams.scaffold.guess import Guess
 from continual_petl.streams.scaffold.inspect_data import InspectedData
 from continual_petl.streams.scaffold.profile import is_number
-from continual_petl.streams.schema.data_spec import SPLITS
+from continual_petl.streams.schema.data_spec import SPLITS, local_path
 from continual_petl.streams.schema.limits_spec import SIZES
 from continual_petl.streams.schema.option_columns import names_of
 
@@ -212,7 +212,7 @@ def _label_names(seen: InspectedData, guess: Guess) -> tuple[str, ...] | None:
     if seen.labels is None or not kind.has_labels or kind.reads_images:
         return None
     try:
-        names = read_label_names(os.path.expanduser(seen.labels))
+        names = read_label_names(local_path(seen.labels))
     except InputError:
         return None  # a file with this name that holds something else
     if guess.flags:
@@ -230,7 +230,7 @@ def _data(seen: InspectedData, folder: str, guess: Guess) -> str:
     templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
     if not seen.on_hub and not templates:
         return _path(seen.data, folder)
-    if not seen.on_hub and os.path.isdir(os.path.expanduser(seen.data)):
+    if not seen.on_hub and os.path.isdir(local_path(seen.data)):
         parts = [f"path: {_name_or_path(seen.data, folder)}"]
     elif not seen.on_hub:
         parts = [f"path: {seen.reader}", f"data_files: {_path(seen.data, folder)}"]
@@ -257,14 +257,14 @@ def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int
 
 def _name_or_path(name: str, folder: str) -> str:
     """Return a name, or a path in the form that a stream file requires for paths."""
-    if os.path.isabs(name) or not os.path.isdir(os.path.expanduser(name)):
+    if os.path.isabs(name) or not os.path.isdir(local_path(name)):
         return quoted(name)
-    path = os.path.relpath(os.path.expanduser(name), folder)
+    path = os.path.relpath(local_path(name), folder)
     return quoted(path if path.startswith("..") else os.path.join(".", path))
 
 
 def _path(path: str, folder: str) -> str:
-    path = os.path.expanduser(path)
+    path = local_path(path)
     return quoted(path if os.path.isabs(path) else os.path.relpath(path, folder))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
-from continual_petl.streams.schema.data_spec import is_url, looks_like_path
+from continual_petl.streams.schema.data_spec import is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
 from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
@@ -85,14 +85,14 @@ def name_of(data: str) -> str:
 
 def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     name = name_of(data)
-    files = find_files(name, os.path.expanduser(data))
+    files = find_files(name, local_path(data))
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
     assert reader is not None
     whole = read_table(name, reader, files[first], None, limits)
     num_rows = max(map(len, whole.values()), default=0)
     table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
-    beside = os.path.join(os.path.expanduser(data), "labels.json")
+    beside = os.path.join(local_path(data), "labels.json")
     labels = os.path.join(data, "labels.json") if os.path.isfile(beside) else None
     return InspectedData(
         task=name,

@@ -56,6 +56,12 @@ def looks_like_path(text: str) -> bool:
     return text in {".", ".."} or text.startswith(("./", "../", "~", ".\\", "..\\")) or os.path.isabs(text)
 
 
+def local_path(path: str, base: str = "") -> str:
+    """Return a path in the folder ``base``, with ``~`` as the home folder, unless there is something of this very name."""
+    named = os.path.join(base, path)
+    return named if not path.startswith("~") or os.path.lexists(named) else os.path.join(base, os.path.expanduser(path))
+
+
 def _shape(value: Any) -> str | None:
     if isinstance(value, str):
         return AS_TEXT

@@ -30,7 +30,7 @@ from continual_petl.streams.schema.data_spec import Data as Data
 from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
-from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
+from continual_petl.streams.schema.data_spec import Text, join_path, local_path, locate, looks_like_path, without_copy
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
 from continual_petl.streams.schema.kind_options import ColumnsSpec as ColumnsSpec
@@ -118,7 +118,7 @@ class StreamSpec(UserSpec):
     def anchored(self) -> StreamSpec:
         """Return the same stream with paths that are valid from every working directory."""
         name = self.backbone.name
-        backbone = {"name": join_path(os.getcwd(), os.path.expanduser(name))} if looks_like_path(name) else {}
+        backbone = {"name": join_path(os.getcwd(), local_path(name))} if looks_like_path(name) else {}
         data_dir = join_path(os.getcwd(), self.data_dir or os.curdir)
         spec = self if self.data_dir is not None else self.without_copies()
         return spec.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
@@ -175,7 +175,7 @@ class StreamSpec(UserSpec):
             return ChatSpec() if task.reads_chats else None
         if task.chat.template is None or is_template(task.chat.template):
             return task.chat
-        path = join_path(self.data_dir or os.curdir, os.path.expanduser(task.chat.template))
+        path = os.path.normpath(local_path(task.chat.template, self.data_dir or os.curdir))
         return task.chat.model_copy(update={"template": path})
 
     def _located_labels(self, labels: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from glob import glob, has_magic
 from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
+from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
+from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
 
@@ -40,8 +41,8 @@ def check_copy(task: str, data: DataSpec) -> str:
         InputError: if there is no copy; the message says what was found instead, and what to do.
     """
     assert data.local is not None
-    path = os.path.expanduser(data.local)
-    if os.path.exists(path) or (has_magic(path) and glob(path, recursive=True)):
+    path = local_path(data.local)
+    if matching(path):
         return path
     folder = os.path.dirname(path)
     no_folder = "" if os.path.isdir(folder) else f", nor even a folder {folder}"

@@ -19,7 +19,7 @@ from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
 from continual_petl.streams.reader.records import FORMATS, read_records, reader_of
-from continual_petl.streams.schema.data_spec import is_url
+from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.checks import names_in, nearest_in
@@ -42,6 +42,20 @@ def split_of(path: str) -> SplitName | None:
     """Return the split that a file is named after: ``train.csv``, ``dev.jsonl.gz``, ``test-00000-of-00002.parquet``."""
     stem = Path(path).name.split(".")[0].lower()
     return ALIASES.get(re.split(r"[-_]", stem)[0])
+
+
+def matching(path: str) -> list[str]:
+    """Return the files and folders that a path means, sorted: the one of this very name, or those it matches as a pattern.
+
+    Of a pattern, the folders at its beginning that exist are names, whatever characters they hold.
+    """
+    if os.path.exists(path):
+        return [path]
+    folder, rest = os.path.dirname(path), os.path.basename(path)
+    while folder and not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder, rest = os.path.dirname(folder), os.path.join(os.path.basename(folder), rest)
+    found = glob(rest, root_dir=folder or None, recursive=True) if rest and has_magic(rest) else []
+    return sorted(os.path.join(folder, name) for name in found)
 
 
 def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
@@ -70,8 +84,8 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
             )
     elif os.path.isfile(path):
         found = {"train": [path]}
-    elif has_magic(path):
-        files = sorted(name for name in glob(path, recursive=True) if os.path.isfile(name))
+    else:
+        files = list(filter(os.path.isfile, matching(path)))
         named = [name for name in files if split_of(name)]
         if named and len(named) < len(files):
             other = next(name for name in files if not split_of(name))
@@ -80,8 +94,6 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
                 "training; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
             )
         found = _by_split(here, files) if named else {"train": files} if files else {}
-    else:
-        found = {}
     if not found:
         raise MissingDataError(f"{here}: {_no_such_path(path)}", path)
     for file in (name for names in found.values() for name in names):
@@ -105,7 +117,7 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
             files.append(pattern)
             continue
         check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
-        names = [pattern] if os.path.isfile(pattern) else sorted(filter(os.path.isfile, glob(pattern, recursive=True)))
+        names = list(filter(os.path.isfile, matching(local_path(pattern))))
         if not names:
             raise MissingDataError(f"task {task!r}, data.data_files {pattern}: {_no_such_path(pattern)}", pattern)
         files += names

@@ -6,14 +6,13 @@ Data sets on the Hub are read by ``datasets``; every source returns :class:`~.sp
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.records import reader_of
-from continual_petl.streams.schema.data_spec import READERS, is_url
+from continual_petl.streams.schema.data_spec import READERS, is_url, local_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 from continual_petl.streams.sources.checks import Where
@@ -84,7 +83,7 @@ def read_splits(
 def _from_path(
     task: str, path: str, source: Taken, splits: Sequence[SplitName], spec: DataSpec | None, limits: LimitsSpec
 ) -> dict[SplitName, SplitRows]:
-    files = {"train": [path]} if is_url(path) else find_files(task, os.path.expanduser(path))
+    files = {"train": [path]} if is_url(path) else find_files(task, local_path(path))
     files = cast("dict[SplitName, list[str]]", files)
     by_reader: dict[str | None, dict[SplitName, list[str]]] = {}
     for split, names in files.items():

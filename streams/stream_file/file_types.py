@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from continual_petl.errors import InputError, StreamFileError, quoted
+from continual_petl.streams.reader.records import PACKED, READER_OF_SUFFIX
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.size_limits import MAX_BYTES
 from continual_petl.streams.stream_file.yaml_nodes import parse
@@ -62,7 +63,7 @@ _WHAT: Mapping[PathType, tuple[str, str]] = {
     "data": ("a folder with data", "`continual-petl init {path}` drafts a stream that learns its rows"),
 }
 """For every type, what it is called, and which command takes it."""
-_ROWS = {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".gz"}
+_ROWS = {*READER_OF_SUFFIX, *PACKED} - {".txt"}
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 

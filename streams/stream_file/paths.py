@@ -24,8 +24,9 @@ def expand_paths(tree: dict[str, Any], folder: str, places: KeyLocations) -> Non
     if given on the command line. Paths of data are not made absolute here: they are relative to ``data_dir``.
     """
     for path, parent in list(_paths(tree, ())):
+        base = tree.get("data_dir") if path != ("data_dir",) else None
         try:
-            parent[path[-1]] = _expand(parent[path[-1]])
+            parent[path[-1]] = _expand(parent[path[-1]], os.path.join(folder, base if isinstance(base, str) else ""))
         except ValueError as error:
             places.report(path, str(error), tree)
     for path in (("data_dir",), ("backbone",), ("backbone", "name")):
@@ -36,9 +37,11 @@ def expand_paths(tree: dict[str, Any], folder: str, places: KeyLocations) -> Non
             holder[path[-1]] = os.path.normpath(os.path.join(base, value))
 
 
-def _expand(text: str) -> str:
+def _expand(text: str, folder: str) -> str:
     if "\0" in text:
         raise ValueError(f"{text!r} holds the character \\x00, which no path can contain: remove it")
+    if (text[:1] == "~" or "${" in text) and os.path.lexists(os.path.join(folder, text)):
+        return text  # the name of something
     if "://" in text and _VARIABLE.search(text):
         raise ValueError(
             f"{text!r} is a URL, and an untrusted stream could send the value of a variable there: write the value out"

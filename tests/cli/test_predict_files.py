@@ -141,7 +141,7 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.csv", "text;label\na, b;c\n", ["--task", "yesno"],
          "line 2: 2 fields, while the header names 1 column ('text;label'). Are these several columns? .csv files"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
-        ("r.csv", "", ["--task", "yesno"], "r.csv: there is no header line"),
+        ("r.csv", "", ["--task", "yesno"], "r.csv: this file is empty (0 bytes)"),
         ("r.csv", "text\n", ["--task", "yesno"], "r.csv: it has no rows"),
         ("r.parquet", "PAR", ["--task", "yesno"], "r.parquet: cannot be read as parquet"),
         ("r.csv.gz", "text\n", ["--task", "yesno"], "the name ends in .gz, but the file is not compressed with gzip"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -235,12 +238,63 @@ def test_files_of_a_split_may_have_other_columns_where_they_are_not_read(tmp_pat
         ("a.json", '"text"', r"not a JSON object"),
         ("a.csv", "a,b\n1\n1,2\n1,2,3\n", r"2 lines cannot be read: line 2: 1 field, while .*; line 4: 3 fields, while"),
         ("a.csv", ",,a\n1,2,3\n", r"here: the header names column '' twice"),
-        ("a.csv", "", r"here: there is no header line"),
+        ("a.csv", "", r"here: this file is empty \(0 bytes\)"),
+        ("a.csv", "\n", r"here: there is no header line"),
     ],
 )  # fmt: skip
 def test_all_faults_are_named_with_their_places(tmp_path: Path, name: str, content: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         rows_of(written(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst", "lz4"])
+def test_compressed_files_are_read_by_name_and_by_content(tmp_path: Path, suffix: str) -> None:
+    content, codec = lines(*ROWS).encode(), {"gz": "gzip", "zst": "zstd", "lz4": "lz4"}.get(suffix)
+    packed = pa.Codec(codec).compress(content, asbytes=True) if codec else bz2.compress(content)
+    data = lzma.compress(content) if suffix == "xz" else packed
+    for name in (f"a.jsonl.{suffix}", "b.jsonl"):
+        (tmp_path / name).write_bytes(data)
+        assert rows_of(tmp_path / name) == ROWS
+    (tmp_path / "b.jsonl").write_bytes(data[:-9])
+    with pytest.raises(InputError, match=r"damaged or incomplete .*Copy, download or compress it again"):
+        rows_of(tmp_path / "b.jsonl")
+
+
+def workbook() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet", "a.arrow", "a.txt"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+            "a pointer of Git LFS .*git lfs pull",
+        ),
+        (
+            b"\n<!DOCTYPE html>\n<html><head><title>Sign in",
+            "an HTML page, which servers send .*download the file again",
+        ),
+        (b"<html>", "an HTML page"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "an XML document, which servers send"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "a spreadsheet of Excel: save its sheet as csv"),
+        (b"", r"this file is empty \(0 bytes\): download or write it again"),
+    ],
+)
+def test_what_is_no_file_of_rows_is_named_for_what_it_is(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=says):
+        rows_of(tmp_path / name)
+
+
+def test_a_workbook_is_no_zip_archive_to_unpack(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(workbook())
+    with pytest.raises(InputError, match=r"here: this is a spreadsheet of Excel: save its sheet as csv \(UTF-8\)"):
+        rows_of(tmp_path / "a.csv")
 
 
 def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
             r"line 2: 2 fields, .* names 1 column \('text\\tlabel'\)\. Are these several columns\? \.csv files",
         ),
         ("broken/twice.csv", r"twice.csv: the header names column 'text' twice"),
-        ("broken/empty.csv", r"empty.csv: there is no header line"),
+        ("broken/empty.csv", r"empty.csv: this file is empty"),
         (
             "broken/latin.csv",
             r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",

@@ -16,7 +16,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.store.store import Store
 from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.backbone_spec import BackboneSpec
-from continual_petl.streams.schema.data_spec import DataSpec, Rows, needs_no_network
+from continual_petl.streams.schema.data_spec import DataSpec, Rows, local_path, needs_no_network
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.key_locations import KeyLocations
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
@@ -103,8 +103,7 @@ def _check_without_network(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec
 
 def is_missing(data: str | DataSpec | Rows) -> bool:
     """Return whether any file that a task's ``data`` refers to is missing."""
-    paths = map(os.path.expanduser, _named(data)) if needs_no_network(data) else ()
-    return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
+    return needs_no_network(data) and not all(matching(local_path(path)) for path in _named(data))
 
 
 def _named(data: str | DataSpec | Rows) -> list[str]:
