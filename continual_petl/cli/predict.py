@@ -20,13 +20,14 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, 
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import predict_unnamed
 from continual_petl.cli.predictions_out import check_output, in_portions, line_of, write_records
-from continual_petl.cli.rows_in import SUFFIXES, Named, given_rows, read_rows
+from continual_petl.cli.rows_in import Named, Unusable, given_rows, read_rows
+from continual_petl.cli.skipped_rows import SkippedRows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable, quoted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, Row, TaskColumns, record_of
 from continual_petl.store.certificate.certificate import Certificate
-from continual_petl.streams.reader.records import format_of
+from continual_petl.streams.reader.records import format_of, reader_of
 from continual_petl.streams.schema.data_spec import is_url
 
 NUM_BATCHES = 32
@@ -56,7 +57,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         # Rows that were not read from columns all belong to the task that --task names.
         types = given_columns(certificates[arguments.task]) if copied is None else copied.types
-        _write(windows, certificates, types | prediction_columns(list(certificates.values())), arguments)
+        types |= prediction_columns(list(certificates.values()))
+        _write(windows, certificates, types, arguments, given.skipped)
     elif arguments.json:
         _print_records(_records(window, certificates, arguments.task_column) for window in windows)
     else:
@@ -74,6 +76,7 @@ class _Given:
         self._specs = {spec.name: spec for spec in run.spec.tasks}
         known = [spec.limits for name, spec in self._specs.items() if arguments.task in (None, name)]
         self.limits = given_limits(arguments, known)
+        self.skipped = SkippedRows(arguments)
         self.certificates: dict[str, Certificate] = {}
 
     def certificate(self, task: str) -> Certificate:
@@ -91,18 +94,19 @@ class _Given:
         else:
             if arguments.output and format_of(Path(arguments.input)) != ".txt":
                 copied = CopiedColumns(Path(arguments.input), Path(arguments.output))
-            for _ in self._from_file(copied):
-                pass
+            with self.skipped.written() as unusable:
+                for _ in self._from_file(copied, unusable):
+                    pass
             if copied is not None:
                 copied.check_added([*self.certificates.values()])
-            rows = self._from_file(None)
+            rows = self._from_file(None, self.skipped.known)
             missing = f"--input {arguments.input}: it has no rows; give a file with one record per row"
         first = next(rows, None)
         if first is None:
             raise InputError(missing)
         return chain([first], rows), copied
 
-    def _from_file(self, copied: CopiedColumns | None) -> Iterator[Named]:
+    def _from_file(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
         arguments = self._arguments
         return read_rows(
             Path(arguments.input),
@@ -112,6 +116,7 @@ class _Given:
             limits=self.limits,
             seen=None if copied is None else copied.add,
             whole=bool(arguments.output),
+            unusable=unusable,
         )
 
 
@@ -140,6 +145,7 @@ def _write(
     certificates: dict[str, Certificate],
     types: Types,
     arguments: argparse.Namespace,
+    skipped: SkippedRows,
 ) -> None:
     counts: Counter[str] = Counter()
 
@@ -151,9 +157,10 @@ def _write(
     path = Path(arguments.output)
     write_records(path, records(), types, raw_csv=arguments.raw_csv)
     if arguments.json:
-        print_json({"output": str(path), "answers": dict(counts)})
+        print_json({"output": str(path), "answers": dict(counts)} | skipped.as_json())
     else:
-        out().print(f"wrote {counted(counts.total(), 'prediction')} to {path}", markup=False, soft_wrap=True)
+        said = f"wrote {counted(counts.total(), 'prediction')} to {path}{skipped.in_words()}"
+        out().print(said, markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:
@@ -170,7 +177,7 @@ def _print_records(windows: Iterable[list[Record]]) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that cannot be combined."""
     for text in arguments.texts:
-        if Path(text).suffix in SUFFIXES and os.path.isfile(text):
+        if reader_of(text) is not None and os.path.isfile(text):
             raise InputError(
                 f"{text}: this is a file, but a text is expected here; `--input {quoted(text)}` predicts the rows in it"
             )
@@ -194,6 +201,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             "--raw-csv: only for --output FILE.csv; other formats keep all texts as they are, so leave it out"
         )
+    if arguments.bad_rows == "skip" and not (arguments.input and arguments.output):
+        raise InputError("--bad-rows skip: needs --input and --output, beside which the rows left out are written")
     if arguments.stream:
         _check_stream(arguments)
     if arguments.batch_size < 1:

@@ -14,6 +14,7 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, 
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predictions_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
+from continual_petl.cli.skipped_rows import SkippedRows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted
 from continual_petl.heads.predictions import Prediction
@@ -35,14 +36,15 @@ def predict_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int
     limits = given_limits(arguments, [spec.limits for spec in run.spec.tasks])
     if arguments.output:
         check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
-    rows, types = _rows(arguments, limits)
+    skipped = SkippedRows(arguments)
+    rows, types = _rows(arguments, limits, skipped)
     if (first := next(rows, None)) is None:
         raise InputError(
             "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
         )
     windows = _predicted(run, chain([first], rows), arguments, rows_at_a_time)
     if arguments.output:
-        _write(run, windows, types, arguments)
+        _write(run, windows, types, arguments, skipped)
     elif arguments.json:
         print_json([_record(run, row, None, each) for window in windows for (row, _), each in window])
     else:
@@ -64,7 +66,9 @@ def _what_unknown_means(count: int) -> str:
     )
 
 
-def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types | None]:
+def _rows(
+    arguments: argparse.Namespace, limits: LimitsSpec, skipped: SkippedRows
+) -> tuple[Iterator[Given], Types | None]:
     """Return the rows, and the types of the input file's columns, if it has any; the complete file is checked first."""
     if not arguments.input:
         return ((row, None) for row in unnamed_rows(arguments.texts, limits)), None
@@ -73,9 +77,14 @@ def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[G
     if arguments.output and format_of(path) != ".txt":
         copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES, NEAR_TIE})
     whole = bool(arguments.output)
-    for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add, whole=whole):
-        pass
-    return read_unnamed_rows(path, limits, whole=whole), None if copied is None else copied.types
+    with skipped.written() as unusable:
+        for _ in read_unnamed_rows(
+            path, limits, None if copied is None else copied.add, whole=whole, unusable=unusable
+        ):
+            pass
+    return read_unnamed_rows(
+        path, limits, whole=whole, unusable=skipped.known
+    ), None if copied is None else copied.types
 
 
 def _predicted(
@@ -106,7 +115,11 @@ def _record(run: Run, row: Row, given: Record | None, prediction: Prediction) ->
 
 
 def _write(
-    run: Run, windows: Iterator[list[tuple[Given, Prediction]]], types: Types | None, arguments: argparse.Namespace
+    run: Run,
+    windows: Iterator[list[tuple[Given, Prediction]]],
+    types: Types | None,
+    arguments: argparse.Namespace,
+    skipped: SkippedRows,
 ) -> None:
     counts: Counter[str] = Counter()
 
@@ -122,7 +135,11 @@ def _write(
         types |= {name: kinds for certificate in certificates for name, kinds in given_columns(certificate).items()}
     write_records(path, records(), types | prediction_columns(certificates) | ROUTE, raw_csv=arguments.raw_csv)
     if arguments.json:
-        print_json({"output": str(path), "answers": dict(counts)})
+        print_json({"output": str(path), "answers": dict(counts)} | skipped.as_json())
     else:
         unknown = f", {counts[UNKNOWN]:,} of them unknown" if counts[UNKNOWN] else ""
-        out().print(f"wrote {counted(counts.total(), 'prediction')} to {path}{unknown}", markup=False, soft_wrap=True)
+        out().print(
+            f"wrote {counted(counts.total(), 'prediction')} to {path}{unknown}{skipped.in_words()}",
+            markup=False,
+            soft_wrap=True,
+        )

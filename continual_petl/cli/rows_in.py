@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
@@ -22,16 +22,18 @@ from continual_petl.predictor.records import (
 )
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
-from continual_petl.streams.reader.records import format_of, read_records
-from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.reader.faulty_rows import Bad
+from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
 """A task, one of its rows, and the row's full record from the file; None for rows without columns."""
+Unusable = Callable[[int, str, Record], None]
+"""Told of a row that cannot be used: its line or number, the reason, and what could be read of it."""
+_Row = TypeVar("_Row")
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
@@ -87,6 +89,7 @@ def read_rows(
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
     whole: bool = False,
+    unusable: Unusable | None = None,
 ) -> Iterator[Named]:
     """Yield the rows of a file, each with its task; the file is never completely in memory.
 
@@ -98,23 +101,17 @@ def read_rows(
         limits: how large the file and its cells may be.
         seen: called with each record and its location.
         whole: whether records have all their columns, and not only those that tasks read.
+        unusable: told of each row that cannot be used, which is then left out; None: such a row is an error.
 
     Raises:
-        InputError: if a row cannot be used; the message names its line.
+        InputError: if the file, or without ``unusable`` one of its rows, cannot be used; the message names its line.
     """
-    kind = _format(path)
-    if kind == ".txt":
-        if task is None:
-            raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
-        certificate = columns_of(task).certificate
-        lines = map(_without_end, TextFile(str(path), f"--input {path}", limits).lines())
-        for number, line in enumerate(_without_blank_end(lines), 1):
-            yield task, row_of(line, f"--input {path}:{number}", certificate, limits), None
-        return
-    known: dict[str, TaskColumns] = {}
+    if _has_lines(path) and task is None:
+        raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
     wanted = None if task is None or whole else {*columns_of(task).own, *columns_of(task).standard}
-    for number, record in read_records(f"--input {path}", path, limits, columns=wanted):
-        where = f"--input {path}:{number}"
+    known: dict[str, TaskColumns] = {}
+
+    def named(record: Record, where: str) -> Named:
         name = task if task_column is None else _task_of(record, task_column, where)
         assert name is not None
         if name not in known:
@@ -124,11 +121,12 @@ def read_rows(
                     known[name].check_beside(task_column)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
+        if _has_lines(path):
+            return name, row_of(record["text"], where, known[name].certificate, limits), None
         names = known[name].names_in(record, where, mixed=task_column is not None)
-        row = row_of_record(record, where, known[name], names, in_table=kind in _TABLES)
-        if seen is not None:
-            seen(record, where)
-        yield name, row, record
+        return name, row_of_record(record, where, known[name], names, in_table=format_of(path) in _TABLES), record
+
+    yield from _usable(path, named, wanted, limits, seen, unusable)
 
 
 def read_unnamed_rows(
@@ -137,50 +135,65 @@ def read_unnamed_rows(
     seen: Callable[[Record, str], None] | None = None,
     *,
     whole: bool = False,
+    unusable: Unusable | None = None,
 ) -> Iterator[tuple[Row, Record | None]]:
-    """Yield the rows of a file without task names, from the standard columns, each with its full record.
+    """Yield the rows of a file without task names, from the standard columns, each with its full record; see `read_rows`."""
 
-    Args:
-        path: path of the file.
-        limits: how large the file and its cells may be.
-        seen: called with each record and its location.
-        whole: whether records have all their columns, and not only those that tasks read.
-
-    Raises:
-        InputError: if a row cannot be used; the message names its line.
-    """
-    kind = _format(path)
-    if kind == ".txt":
-        lines = map(_without_end, TextFile(str(path), f"--input {path}", limits).lines())
-        for number, line in enumerate(_without_blank_end(lines), 1):
-            yield _unnamed(line, f"--input {path}:{number}", limits), None
-        return
-    for number, record in read_records(f"--input {path}", path, limits, columns=None if whole else unnamed_columns()):
-        where = f"--input {path}:{number}"
-        row = unnamed_row(record, where, in_table=kind in _TABLES, advice="--task NAME, or --task-column NAME")
+    def unnamed(record: Record, where: str) -> tuple[Row, Record | None]:
+        if _has_lines(path):
+            return _unnamed(record["text"], where, limits), None
+        row = unnamed_row(
+            record, where, in_table=format_of(path) in _TABLES, advice="--task NAME, or --task-column NAME"
+        )
         for text in _texts_of(row):
             if not isinstance(text, str):
                 raise InputError(f"{where}: the row holds {text!r:.80}, which is not a text. Write it as text.")
-        if seen is not None:
-            seen(record, where)
-        yield row, record
+        return row, record
+
+    yield from _usable(path, unnamed, None if whole else unnamed_columns(), limits, seen, unusable)
 
 
-def _format(path: Path) -> str:
-    """Return the suffix of a file, after checking that it can be read."""
-    check_regular(f"--input {path}", str(path))
-    kind = format_of(path)
-    refuse_other_type(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
-    if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
-        raise InputError(
-            f"--input {path}: ends in {path.suffix!r}; allowed: {', '.join(SUFFIXES)}, and text formats with .gz"
-        )
+def _usable(
+    path: Path,
+    row_in: Callable[[Record, str], _Row],
+    columns: Set[str] | None,
+    limits: LimitsSpec,
+    seen: Callable[[Record, str], None] | None,
+    unusable: Unusable | None,
+) -> Iterator[_Row]:
+    """Yield what ``row_in`` makes of each record of a file and its location."""
     _check_file(path)
-    return kind
+    place, blank = f"--input {path}", list[int]()
+    bad: Bad | None = None if unusable is None else lambda number, what, _: unusable(number, what, {})
+    for number, record in read_records(place, path, limits, columns=None if _has_lines(path) else columns, bad=bad):
+        if _has_lines(path) and not record["text"].strip():
+            blank.append(number)  # no rows if nothing follows
+            continue
+        for at, found in [*((line, {"text": ""}) for line in blank), (number, record)]:
+            where = f"{place}:{at}"
+            try:
+                row = row_in(found, where)
+                if seen is not None and not _has_lines(path):
+                    seen(found, where)
+            except InputError as error:
+                if unusable is None:
+                    raise
+                unusable(at, str(error).removeprefix(f"{where}: "), found)
+            else:
+                yield row
+        blank.clear()
+
+
+def _has_lines(path: Path) -> bool:
+    return reader_of(path) == "text"
 
 
 def _check_file(path: Path) -> None:
-    """Refuse missing files and folders."""
+    """Refuse missing files, folders, and files that hold no rows by their names."""
+    check_regular(f"--input {path}", str(path))
+    refuse_other_type(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
+    if reader_of(path) is None:
+        raise InputError(f"--input {path}: ends in {path.suffix!r}; allowed: {FORMATS}, txt")
     if not path.exists():
         raise InputError(f"--input {path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     if not path.is_file():

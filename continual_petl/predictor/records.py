@@ -269,6 +269,10 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
     for text in row if isinstance(row, tuple) else (row,):
         if found[0] not in ("image", "messages") and not isinstance(text, str):
             raise InputError(f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text.")
+        if isinstance(text, str) and not text.strip():
+            raise InputError(
+                f"{where}: column {found[0]!r} holds a text that is empty here: fill it, or leave the row out."
+            )
     if beside != ["options"]:
         return row
     value = record["options"] if in_table else plain(record["options"])

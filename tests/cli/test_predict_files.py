@@ -309,3 +309,64 @@ def test_formulas_in_csv_are_escaped_unless_raw(run: Path, tmp_path: Path, named
         (record,) = csv.DictReader(io.StringIO(target.read_text("utf-8")))
         assert (record["text"], record["share"]) == (f"{begin}=w1", "-0.5")
         assert record[f"{begin}@note"] == f"{begin}-2+3"
+
+
+BAD_ROWS = (
+    '{"text": "w1", "n": 1}\nnot json\n{"text": "  ", "n": 2}\n{"text": null}\n{"text": "w2", "n": 3}\n{"n": 4}\n'
+)
+
+
+@pytest.mark.parametrize("named", [["--task", "yesno"], []])
+def test_bad_rows_are_left_out_and_written_with_the_reasons(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: list[str]
+) -> None:
+    output = tmp_path / "out.jsonl"
+    argv = ["predict", str(run), *named, *rows_file(tmp_path, "r.jsonl", BAD_ROWS), "--output", str(output)]
+    assert main([*argv, "--bad-rows", "skip"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"; 4 of the input's rows cannot be used and are left out: {output}.bad-rows.jsonl says why" in shown
+    assert [json.loads(line)["n"] for line in output.read_text().splitlines()] == [1, 3]
+    left = [json.loads(line) for line in Path(f"{output}.bad-rows.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in left] == [2, 3, 4, 6]
+    assert left[0]["reason"] == "not JSON (Expecting value, at character 1)"
+    assert "empty here: fill it" in left[1]["reason"]
+    assert left[1]["record"] == {"text": "  ", "n": 2}
+    assert main([*argv, "--bad-rows", "skip", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bad_rows"] == 4
+
+
+def test_bad_rows_are_refused_unless_they_are_to_be_left_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_file(tmp_path, "r.jsonl", BAD_ROWS)
+    assert main(["predict", str(run), "--task", "yesno", *rows, "--output", str(tmp_path / "out.csv")]) == 2
+    assert main(["predict", str(run), "--task", "yesno", *rows, "--bad-rows", "skip"]) == 2
+    assert "--bad-rows skip: needs --input and --output" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def test_blank_lines_between_texts_are_bad_rows(run: Path, tmp_path: Path) -> None:
+    rows = rows_file(tmp_path, "r.txt", "w1\n\n \nw2\n\n")
+    output = tmp_path / "out.jsonl"
+    argv = ["predict", str(run), "--task", "yesno", *rows, "--output", str(output), "--bad-rows", "skip"]
+    assert main(argv) == 0
+    assert len(output.read_text().splitlines()) == 2
+    left = [json.loads(line) for line in Path(f"{output}.bad-rows.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in left] == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.ndjson", "r.arrow", "r.feather", "r.csv.zst"])
+def test_every_format_that_is_learned_from_is_predicted(run: Path, tmp_path: Path, name: str, capsys: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.feather
+
+    path, rows = tmp_path / name, [{"text": "w1"}, {"text": "w2"}]
+    if name in ("r.arrow", "r.feather"):
+        pyarrow.feather.write_feather(pa.Table.from_pylist(rows), str(path))
+    elif name == "r.csv.zst":
+        path.write_bytes(pa.Codec("zstd").compress(b"text\nw1\nw2\n", asbytes=True))
+    else:
+        path.write_text(json.dumps(rows) if name == "r.json" else "".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["predict", str(run), "--task", "yesno", "--json", "--input", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["answer"], row["probabilities"]) for row in found] == wanted(run, ["w1", "w2"], "yesno")

@@ -42,7 +42,8 @@ With --stream, the text that the task generates for one TEXT is printed piece by
 rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
 such a column is refused. From .parquet to .parquet, columns keep their types; columns of .jsonl whose values are not all
 text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions, so a
-file or pipe may be of any length.
+file or pipe may be of any length. A row that cannot be used refuses the file; with --bad-rows skip it is left out, and
+written with its line and the reason to a file beside the output.
 
 In .csv, a text (or the name of a column) that a spreadsheet would execute as a formula, since it begins with =, +, -, @, a
 tab or a line break, gets a ' in front, unless it is a plain number such as -0.5; control characters are written as \\u001b
@@ -66,12 +67,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_task_option(command)
     text = "rows (default: one per line of standard input)"
     command.add_argument("texts", metavar="TEXT", nargs="*", help=text)
-    text = "rows from a .jsonl, .csv, .tsv, .parquet or .txt file"
+    text = "rows from a csv, tsv, json, jsonl, parquet, arrow, feather or txt file, perhaps compressed"
     command.add_argument("--input", metavar="FILE", help=text)
     text = "write rows and predictions to a .jsonl, .csv or .parquet file"
     command.add_argument("--output", metavar="FILE", help=text)
     text = "keep texts that a spreadsheet would execute, and control characters, in --output FILE.csv"
     command.add_argument("--raw-csv", action="store_true", help=text)
+    text = "rows of --input that cannot be used: refuse the file (default), or leave them out and write them, with the "
+    text += "reasons, to OUTPUT.bad-rows.jsonl"
+    command.add_argument("--bad-rows", choices=("refuse", "skip"), default="refuse", help=text)
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
