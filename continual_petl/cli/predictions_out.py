@@ -69,16 +69,16 @@ def in_portions(
 
 def check_output(path: Path, given: Path | None = None) -> None:
     """Refuse an output that cannot be written, or is the file that the rows come from, before anything is computed."""
-    if given is not None and path.exists() and given.exists() and path.samefile(given):
+    if given is not None and os.path.exists(path) and os.path.exists(given) and path.samefile(given):
         raise InputError(
             f"--output {path}: this is the file given with --input, which would be overwritten; write to another file"
         )
     if path.suffix not in _WRITERS:
         raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed: {', '.join(_WRITERS)}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(f"--output {path}: there is no folder {path.parent}; create it, or write elsewhere")
-    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        problem = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
+    if os.path.isdir(path) or not os.access(path.parent, os.W_OK | os.X_OK):
+        problem = "this is a folder" if os.path.isdir(path) else f"{path.parent} cannot be written to"
         raise InputError(f"--output {path}: {problem}; write elsewhere")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
@@ -165,7 +166,8 @@ def _usable(
     _check_file(path)
     place, blank = f"--input {path}", list[int]()
     bad: Bad | None = None if unusable is None else lambda number, what, _: unusable(number, what, {})
-    for number, record in read_records(place, path, limits, columns=None if _has_lines(path) else columns, bad=bad):
+    columns = None if _has_lines(path) else columns
+    for number, record in read_records(place, path, limits, columns=columns, bad=bad, typed=columns is None):
         if _has_lines(path) and not record["text"].strip():
             blank.append(number)  # no rows if nothing follows
             continue
@@ -194,9 +196,9 @@ def _check_file(path: Path) -> None:
     refuse_other_type(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
     if reader_of(path) is None:
         raise InputError(f"--input {path}: ends in {path.suffix!r}; allowed: {FORMATS}, txt")
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"--input {path}: there is no such file; check the path, which is relative to {Path.cwd()}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"--input {path}: this is a folder; give a file, or one row per line on standard input")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.labels import label_name
+from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _ENTRY = r"(?:[01](?:\.0*)?|true|false)"
@@ -20,7 +20,7 @@ def as_list(value: Any) -> list[Any] | None:
     """Return ``value`` as a list, parsing it if it is a JSON list; ``None`` for anything else."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = loads(value)
         except (ValueError, RecursionError):  # RecursionError: deeply nested lists
             return None
     if not isinstance(value, list | tuple) and getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):

@@ -14,11 +14,15 @@ FREE_BYTES = 100 * 10**6
 
 
 def check_regular(place: str, path: str) -> None:
-    """Check that a path is not a device, pipe or socket, which can be endless.
+    """Check that a path is not a device, pipe or socket, which can be endless, nor a link to nothing.
 
     Raises:
         InputError: if it is one of these.
     """
+    if os.path.islink(path) and not os.path.exists(path):
+        raise InputError(
+            f"{place}: this is a link to {os.readlink(path)}, which is not there: restore that file, or remove the link"
+        )
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InputError(
             f"{place}: this is not a regular file but a device, pipe or socket: save the rows as a file, and give that"

@@ -2,7 +2,8 @@
 
 The footer of a parquet file only has the size of the encoded columns: a text that is repeated in a million rows is stored
 once. So texts are read as dictionaries, which only takes memory for the stored values, and the sizes are added up before any
-text is repeated. In Python, equal texts are then one object.
+text is repeated. In Python, equal texts are then one object. Only types whose size is known in this way are read. Dates and
+times are their text in ISO 8601.
 """
 
 from __future__ import annotations
@@ -23,15 +24,23 @@ import pyarrow.parquet as pq
 from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.arrow_claims import claimed_sizes
 from continual_petl.streams.reader.bounds import check_unpacked, long_text
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Numbered
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Header, Numbered
+from continual_petl.streams.reader.times import has_text, time_texts
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
-_DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError)
+_DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, ArithmeticError)
 _BYTES_AT_ONCE, _ROWS_AT_ONCE = 2**25, 2**20
 
 
 def columnar_records(
-    place: str, path: str, kind: str, limits: LimitsSpec, columns: Collection[str] | None
+    place: str,
+    path: str,
+    kind: str,
+    limits: LimitsSpec,
+    columns: Collection[str] | None,
+    header: Header,
+    *,
+    typed: bool,
 ) -> Iterator[Numbered]:
     """Yield the rows of a file, each with its number.
 
@@ -42,9 +51,11 @@ def columnar_records(
         limits: limits of the task.
         columns: the columns to read; the first rows have all columns, with the texts of those that are not asked for. None:
             all rows have all columns.
+        header: told of the names of all columns, before the first row.
+        typed: as in `read_records`.
 
     Raises:
-        InputError: if the file cannot be read or has no rows, a size exceeds its limit, or two columns have the same name.
+        InputError: if the file or a column cannot be read, a size exceeds its limit, or two columns have the same name.
     """
     open_batches = _parquet if kind == "parquet" else _arrow
     number, size, packed = 0, 0, os.path.getsize(path)
@@ -53,24 +64,35 @@ def columnar_records(
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise InputError(f"{place}: two columns are called {show(twice[0])}; give each its own name")
         names = [name for name in schema.names if columns is None or name in columns]
+        unread = [name for name in names if not is_readable(schema.field(name).type)]
+        if unread and columns is None and not typed:
+            names = [name for name in names if name not in unread]
+        elif unread:
+            arrow_type = schema.field(unread[0]).type
+            raise InputError(
+                f"{place}: column {show(unread[0])} is of the arrow type {arrow_type!s:.80}, which is not read: write "
+                "it as another type, such as texts, numbers or lists of these, or remove it from the file"
+            )
+        header(schema.names)
         others, decode = [name for name in schema.names if name not in names], _decoders(schema)
-        rest = _first_texts(open_batches(place, path, limits, others), schema, others) if others else {}
+        texts = [name for name in others if _is_text(schema.field(name).type)]
+        rest = dict.fromkeys(others, [None] * FULL_ROWS)
+        if texts:
+            rest |= _first_texts(open_batches(place, path, limits, texts), texts)
         for batch in open_batches(place, path, limits, names):
             sizes = {name: _size(batch[name]) for name in names}
             size += sum(sizes.values()) or batch.num_rows
             check_unpacked(place, packed, size, limits)
             for name in names:
                 check_cells(place, name, batch[name], limits, before=number)
-            for cells in _cells(batch, sizes):
+            for cells in _cells(batch, sizes, typed):
                 cells = [decode(name, values) for name, values in zip(names, cells, strict=True)]
                 for row in zip(*cells, strict=True) if names else [()] * batch.num_rows:
                     number += 1
                     record = dict(zip(names, row, strict=True))
                     if rest and number <= FULL_ROWS:
-                        record |= {name: texts[number - 1] for name, texts in rest.items()}
+                        record |= {name: cells[number - 1] for name, cells in rest.items()}
                     yield number, record
-    if number == 0:
-        raise InputError(f"{place}: there are no rows in this file; give a file with rows")
 
 
 @contextmanager
@@ -101,7 +123,7 @@ def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: 
         InputError: if a row exceeds the limit; the message names the first one.
     """
     for chunk in getattr(column, "chunks", [column]):
-        row = _first_beyond(chunk, int(limits.cell_mb * 1e6))
+        row = _first_beyond(chunk, limits.cell_chars)
         if row is not None:
             raise InputError(
                 f"{place}, column {name!r}: row {before + row + 1:,} {long_text(limits)}. "
@@ -158,43 +180,54 @@ def _opened(content: Any, options: Any = None) -> tuple[Any, Any]:
         return None, pyarrow.ipc.open_file(content, options=options)
 
 
-def _first_texts(batches: Iterator[Any], schema: Any, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the cells in the first rows of columns that are not asked for: texts of the first batch, otherwise None."""
-    found: dict[str, list[Any]] = {name: [None] * FULL_ROWS for name in names}
+def _first_texts(batches: Iterator[Any], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the texts in the first rows of columns that are not asked for, as far as they are in the first batch."""
+    found: dict[str, list[Any]] = {}
     try:
-        batch = next(batches)
+        batch = next(batches).slice(0, FULL_ROWS)
         for name in names:
-            column = batch[name].slice(0, FULL_ROWS)
-            if _is_text(schema.field(name).type) and _size(column) <= _BYTES_AT_ONCE:
-                found[name][: len(column)] = _values(column)
+            if _size(batch[name]) <= _BYTES_AT_ONCE:
+                found[name] = [*_values(batch[name]), *[None] * (FULL_ROWS - len(batch))]
     except (StopIteration, *_DAMAGED):
         pass  # what is not asked for may be damaged
     return found
 
 
-def _cells(batch: Any, sizes: Mapping[str, int]) -> Iterator[list[list[Any]]]:
+def _cells(batch: Any, sizes: Mapping[str, int], typed: bool) -> Iterator[list[list[Any]]]:
     """Yield the cells of each column, for as many rows at once as take little memory."""
     step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, sum(sizes.values())))
     for start in range(0, batch.num_rows, step):
-        yield [_values(batch[name].slice(start, step)) for name in sizes]
+        yield [_values(batch[name].slice(start, step), typed) for name in sizes]
 
 
-def _values(array: Any) -> list[Any]:
+def _values(array: Any, typed: bool = False) -> list[Any]:
     """Return the cells of a column as Python values; equal texts of a dictionary are one object."""
     kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _values(array.storage, typed)
     if pa.types.is_dictionary(kind):
         used = array.indices.unique()
-        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
-        return [texts[place] for place in array.indices.to_pylist()]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        items = iter(_values(array.flatten()))
-        return [None if size is None else [*islice(items, size)] for size in array.value_lengths().to_pylist()]
+        values = dict(zip(used.to_pylist(), _values(array.dictionary.take(used), typed), strict=True))
+        return [values[place] for place in array.indices.to_pylist()]
+    if pa.types.is_map(kind):
+        lists = _values(_pairs(array), typed)
+        return [None if cell is None else [(pair["key"], pair["value"]) for pair in cell] for cell in lists]
+    if _is_list(kind):
+        items = iter(_values(array.flatten(), typed))
+        return [None if size is None else [*islice(items, size)] for size in pc.list_value_length(array).to_pylist()]
     if pa.types.is_struct(kind) and kind.num_fields:
         names = [field.name for field in kind]
-        rows = zip(*map(_values, array.flatten()), strict=True)
+        rows = zip(*(_values(field, typed) for field in array.flatten()), strict=True)
         filled = array.is_valid().to_pylist()
         return [dict(zip(names, row, strict=True)) if valid else None for valid, row in zip(filled, rows, strict=True)]
+    if pa.types.is_temporal(kind) and not typed:
+        return time_texts(array)
     return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _pairs(array: Any) -> Any:
+    """Return an array of mappings as one of lists of their keys and values."""
+    return array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
 
 
 def _decoders(schema: Any) -> Any:
@@ -218,6 +251,34 @@ def from_json(feature: Any, value: Any) -> Any:
     return json.loads(value) if type(feature).__name__ == "Json" else value
 
 
+def is_readable(kind: Any) -> bool:
+    """Return whether cells of this arrow type can be read: their size is known before they are converted."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return is_readable(kind.storage_type)
+    if types.is_dictionary(kind):
+        return not types.is_nested(kind.value_type) and not _is_view(kind.value_type) and is_readable(kind.value_type)
+    if types.is_map(kind):
+        return is_readable(kind.key_type) and is_readable(kind.item_type)
+    if _is_list(kind):
+        return is_readable(kind.value_type)
+    if types.is_struct(kind):
+        return all(is_readable(field.type) for field in kind)
+    if types.is_temporal(kind):
+        return has_text(kind)
+    return _has_length(kind) or any(is_one(kind) for is_one in _OF_KNOWN_SIZE)
+
+
+_OF_KNOWN_SIZE = (
+    pa.types.is_null,
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_fixed_size_binary,
+)
+
+
 def _size(array: Any) -> int:
     """Return the size of an array in bytes with its dictionaries expanded; a value without bytes, such as null, counts 1."""
     return max(_bytes(array), len(array))
@@ -225,10 +286,16 @@ def _size(array: Any) -> int:
 
 def _bytes(array: Any) -> int:
     kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _bytes(array.storage)
     if pa.types.is_dictionary(kind):
         if not _has_length(kind.value_type):
             return int(array.nbytes)
         return int(pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0)
+    if pa.types.is_map(kind):
+        return _bytes(_pairs(array))
+    if _is_view(kind):
+        return int(_view_lengths(array).sum())
     if _is_list(kind):
         return _size(array.flatten()) + 4 * len(array)
     if pa.types.is_struct(kind):
@@ -236,13 +303,28 @@ def _bytes(array: Any) -> int:
     return int(array.nbytes)
 
 
+def _view_lengths(array: Any) -> Any:
+    """Return the number of bytes of each text: the first four of its view, which may refer to the bytes of another one."""
+    import numpy as np  # not needed by other types
+
+    lengths = np.frombuffer(array.buffers()[1], "<i4")[4 * array.offset : 4 * (array.offset + len(array)) : 4]
+    return np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0).astype(np.int64)
+
+
 def _first_beyond(array: Any, limit: int) -> int | None:
     """Return the index of the first row with a text of more than ``limit`` characters; images and bytes are ignored."""
     kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _first_beyond(array.storage, limit)
+    if pa.types.is_map(kind):
+        return _first_beyond(_pairs(array), limit)
     if pa.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
             return None
         lengths = pc.utf8_length(array.dictionary).take(array.indices)
+    elif pa.types.is_string_view(kind):
+        fits = _view_lengths(array).max(initial=0) <= limit
+        return None if fits else _first_beyond(array.cast(pa.large_string()), limit)
     elif _is_text(kind):
         lengths = pc.utf8_length(array)
     elif _is_list(kind):
@@ -260,11 +342,15 @@ def _first_beyond(array: Any, limit: int) -> int | None:
 
 
 def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_view(kind: Any) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _has_length(kind: Any) -> bool:
-    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return _is_text(kind) or _is_view(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_list(kind: Any) -> bool:

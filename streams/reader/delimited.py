@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from continual_petl.errors import InputError, counted, known_names, show
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Numbered
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Header, Numbered
 from continual_petl.streams.reader.text_file import TextFile
 
 _END = "\0end of file\0"
@@ -23,7 +23,9 @@ _END = "\0end of file\0"
 _ROWS_AT_ONCE = 256
 
 
-def delimited_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, tabs: bool) -> Iterator[Numbered]:
+def delimited_records(
+    file: TextFile, bad: Bad, columns: Collection[str] | None, header: Header, *, tabs: bool
+) -> Iterator[Numbered]:
     """Yield the rows of a table, each with the number of its first line.
 
     A column without a name, such as the index of a data frame, is named as pandas names it: ``Unnamed: 0``.
@@ -32,20 +34,24 @@ def delimited_records(file: TextFile, bad: Bad, columns: Collection[str] | None,
         file: the file.
         bad: told of the lines with another number of fields than the header.
         columns: the columns to read; the first rows have all of them. None: all rows have all of them.
+        header: told of the names of the columns.
         tabs: whether tabs separate the fields, and quotation marks mean nothing.
 
     Raises:
         InputError: if the header is missing or names a column twice, a cell is too long, or a quotation mark is never closed.
     """
     rows = _rows(file, tabs=tabs)
-    _, header = next(rows, (1, []))
-    if not header:
+    _, first = next(rows, (1, []))
+    if not first:
         raise InputError(f"{file.place}: there is no header line; the first line must name every column once.")
-    if twice := [name for name, number in Counter(header).items() if number > 1]:
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(first)]
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise InputError(
-            f"{file.place}: the header names column {show(twice[0])} twice; the first line must name every column once."
+            f"{file.place}: the header names column {show(twice[0])} twice"
+            f"{' (a column without a name is called so)' * (first.count(twice[0]) == 1)}; the first line must name "
+            "every column once."
         )
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    header(names)
     kept = [number for number, name in enumerate(names) if columns is None or name in columns]
     kept_names, pick = [names[number] for number in kept], _picker(kept)
     advice, left = separators_hint(names).strip(), FULL_ROWS
@@ -95,7 +101,7 @@ def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
     reader = csv.reader(chain(file.lines(newline=""), [_END]), **style)
     start, row = 1, -1
-    for end, fields in _parsed(reader, file.max_chars):
+    for end, fields in _parsed(reader, file.limits.cell_chars):
         if isinstance(fields, csv.Error):
             raise InputError(f"{file.place}: {_fault(file, fields, row, start, end - start)}") from fields
         if fields[-1:] == [_END] and len(fields) == 1:

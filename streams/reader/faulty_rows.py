@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -13,6 +13,8 @@ Numbered = tuple[int, Record]
 """The 1-based number of a record's first line, or of the row if rows have no lines of their own; and the record."""
 Bad = Callable[[int, str, str], None]
 """Told of each row that cannot be read: its number, what is wrong with it, and what to do."""
+Header = Callable[[Sequence[str]], None]
+"""Told of the names of all columns of a file before its first row, unless each row names its own, as in JSON."""
 FULL_ROWS = 1_000
 """The first rows have all columns, also those that are not asked for, so that a caller can say what is not read."""
 _SHOWN = 5

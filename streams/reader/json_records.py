@@ -1,22 +1,25 @@
-"""Rows of JSON: one object per line, a list of objects, or one object that holds a list of rows or columns.
+"""Rows of JSON: one object per line, a list of objects, objects one after another, or one that holds rows or columns.
 
-Values are what the file says: a text stays a text, also one that looks like a date. Lines and lists are read piece by piece;
-only an object that holds all rows is completely in memory at once.
+Values are what the file says: a text stays a text, also one that looks like a date. Lines, lists and objects are read
+piece by piece; only an object that holds all rows is completely in memory at once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from continual_petl.errors import InputError, known_names, show
+from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.bounds import long_text
 from continual_petl.streams.reader.faulty_rows import Bad, Numbered
 from continual_petl.streams.reader.text_file import TextFile
 
+LISTS = frozenset({"tokens", "tags", "messages", "options"})
+"""Columns that usually hold a list in each row."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -27,21 +30,24 @@ _AT_LEAST = 2**16
 """Number of characters of a list that are read at once."""
 
 
-def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, lines: bool) -> Iterator[Numbered]:
+def json_records(
+    file: TextFile, bad: Bad, columns: Collection[str] | None, lists: Collection[str], *, lines: bool
+) -> Iterator[Numbered]:
     """Yield the rows of a JSON file, each with the number of its line, or of the row if the file has no row per line.
 
     Args:
         file: the file.
         bad: told of the rows that are not JSON objects, and of those with a text that is too long or not valid.
         columns: the columns whose texts are checked; None: all.
+        lists: the columns that hold a list in each row; see `has_lines`.
         lines: whether the file has one object per line, see `has_lines`.
 
     Raises:
-        InputError: if the file is not JSON, or neither a list of objects nor an object that holds rows.
+        InputError: if the file is not JSON, or holds no objects.
     """
-    most = file.max_chars
-    for number, text, record in _lines(file, bad) if lines else _document(file):
-        if type(record) is dict and len(text) <= most and "\\u" not in text:
+    most = file.limits.cell_chars
+    for number, text, record in _lines(file, bad) if lines else _document(file, lists):
+        if type(record) is dict and text is not None and len(text) <= most and "\\u" not in text:
             yield number, record
             continue
         try:
@@ -54,11 +60,12 @@ def json_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, l
             bad(number, *fault)
 
 
-def has_lines(file: TextFile, *, named_so: bool) -> bool:
+def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool:
     """Return whether a file has one object per line; a single line has to be a row, rather than hold rows or columns.
 
     Args:
         file: the file.
+        lists: the columns that hold a list in each row: ``{"tokens": ["A", "cat"]}`` is one row.
         named_so: whether its suffix says that it has lines; a list is one all the same.
     """
     first = next(filter(str.strip, file.pieces()), "")
@@ -66,8 +73,8 @@ def has_lines(file: TextFile, *, named_so: bool) -> bool:
         return first.lstrip()[:1] != "["
     try:
         first, *more = islice(filter(str.strip, file.lines()), 2)
-        found = json.loads(first)
-        return bool(more) or _rows_of(found) is None
+        found = _DECODER.decode(first)
+        return bool(more) or _rows_of(found, lists) is None
     except (InputError, ValueError, RecursionError):  # such as a first line that is too long
         return False
 
@@ -90,20 +97,22 @@ def _lines(file: TextFile, bad: Bad) -> Iterator[tuple[int, str, Any]]:
             yield number, text, record
 
 
-def _document(file: TextFile) -> Iterator[tuple[int, str, Any]]:
+def _document(file: TextFile, lists: Collection[str]) -> Iterator[tuple[int, str | None, Any]]:
+    """Yield the rows of a list or of an object, each with its number and its JSON if that is known; or several objects."""
     scanner = _Scanner(file)
     if scanner.peek() == "[":
         yield from _elements(scanner, file)
         return
-    found = scanner.value(1, _LARGEST_OBJECT)
-    rows = None if scanner.peek() else _rows_of(found)
-    if rows is None:
-        what = "several objects" if scanner.peek() else f"one object, with {known_names([*map(show, found)], limit=5)}"
-        raise InputError(
-            f"{file.place}: this JSON file is {what}, which is neither a list of rows nor one row per line: write "
-            '[{"text": ...}, ...], or one object on each line'
-        )
-    yield from ((number, scanner.text, row) for number, row in enumerate(rows, 1))
+    found, text = scanner.value(1, _LARGEST_OBJECT)
+    if not scanner.peek() and (rows := _rows_of(found, lists)) is not None:
+        yield from ((number, None, row) for number, row in enumerate(rows, 1))
+        return
+    yield 1, text, found
+    number = 1
+    while scanner.peek():
+        number += 1
+        found, text = scanner.value(number, file.max_line)
+        yield number, text, found
 
 
 def _elements(scanner: _Scanner, file: TextFile) -> Iterator[tuple[int, str, Any]]:
@@ -115,9 +124,9 @@ def _elements(scanner: _Scanner, file: TextFile) -> Iterator[tuple[int, str, Any
         scanner.at += 1
         if scanner.peek() == "]" and not number:
             break
-        number, start = number + 1, scanner.at
-        record = scanner.value(number, file.max_line)
-        yield number, scanner.text[start : scanner.at] if scanner.at > start else scanner.text, record
+        number += 1
+        record, text = scanner.value(number, file.max_line)
+        yield number, text, record
     scanner.at += 1
     if scanner.peek():
         raise scanner.error(number, "the list ends there, but the file goes on")
@@ -139,19 +148,21 @@ class _Scanner:
             if self.at < len(self.text) or not self._read_more():
                 return self.text[self.at : self.at + 1]
 
-    def value(self, number: int, most: int) -> Any:
-        """Return the next value, which is that of a row of this number and has at most ``most`` characters."""
+    def value(self, number: int, most: int) -> tuple[Any, str]:
+        """Return the next value, which is that of a row of this number and has at most ``most`` characters, and its JSON."""
         self.peek()
         while True:
             try:
-                found, self.at = _DECODER.raw_decode(self.text, self.at)
-                return found
+                found, end = _DECODER.raw_decode(self.text, self.at)
+                text, self.at = self.text[self.at : end], end
+                return found, text
             except json.JSONDecodeError as error:
                 if len(self.text) - self.at > most:
                     raise self.error(number, f"longer than {most:,} characters") from None
+                further = error.pos - self.at
                 is_cut = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated string")
                 if not is_cut or not self._read_more():
-                    self.at = error.pos
+                    self.at += further
                     raise self.error(number, f"not JSON ({error.msg})") from None
             except (ValueError, RecursionError) as error:
                 raise self.error(number, _what_is_wrong(error)) from None
@@ -171,8 +182,10 @@ class _Scanner:
         return size > 0
 
 
-def _rows_of(found: dict[str, Any]) -> list[Any] | None:
+def _rows_of(found: Any, lists: Collection[str]) -> list[Any] | None:
     """Return the rows that an object holds: in columns of lists, in columns of mappings, or under ``data``; None if none."""
+    if not isinstance(found, dict) or any(_is_flat(found.get(name)) for name in lists):
+        return None
     cells = [*found.values()]
     if isinstance(rows := found.get("data"), list) and rows and all(isinstance(row, dict) for row in rows):
         return rows
@@ -185,6 +198,20 @@ def _rows_of(found: dict[str, Any]) -> list[Any] | None:
     return None
 
 
+def _is_flat(cell: Any) -> bool:
+    return isinstance(cell, list) and not all(isinstance(entry, list) for entry in cell)
+
+
+def loads(text: str) -> Any:
+    """Return the value of a JSON text, such as a cell of a table.
+
+    Raises:
+        ValueError: if it is not JSON, or an object has a key twice.
+        RecursionError: if it is nested too deeply.
+    """
+    return _DECODER.decode(text)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -194,32 +221,43 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text:.40} is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
 
 
 def _what_is_wrong(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply (brackets within brackets) to be read"
     if isinstance(error, json.JSONDecodeError):
+        if error.msg == "Extra data" and error.doc[error.pos : error.pos + 1] == "{":
+            return f"not JSON (another object begins at character {error.pos + 1:,}; each needs a line of its own)"
+        if error.doc.startswith("\ufeff"):
+            return "not JSON (it begins with a byte order mark, as where files were joined)"
         return f"not JSON ({error.msg}, at character {error.pos + 1:,})"
     return f"not JSON ({error})"
 
 
-def _fault(record: Any, text: str, file: TextFile, columns: Collection[str] | None) -> tuple[str, str] | None:
+def _fault(record: Any, text: str | None, file: TextFile, columns: Collection[str] | None) -> tuple[str, str] | None:
     """Return what is wrong with a row, and what to do; None if nothing is.
 
     Args:
         record: the row.
-        text: the JSON that it was read from.
+        text: the JSON that it was read from; None if that is not known.
         file: the file.
         columns: the columns to check.
     """
     if not isinstance(record, dict):
         return "not a JSON object ({...})", _REPAIR
-    if len(text) > file.max_chars or _SURROGATE.search(text):
+    if text is None or len(text) > file.limits.cell_chars or _SURROGATE.search(text):
         for name, value in record.items():
             for part in _texts_in(value) if columns is None or name in columns else ():
-                if len(part) > file.max_chars:
+                if len(part) > file.limits.cell_chars:
                     return f"column {show(name)} {long_text(file.limits)}", file.limits.hint("cell_mb", len(part) / 1e6)
                 if (half := _HALF.search(part)) is not None:
                     return (

@@ -34,8 +34,8 @@ def _by_arrow(name: str) -> Callable[[Any], Any]:
 
 _OPEN: dict[str, Callable[[Any], Any]] = {
     "gzip": gzip.open,
-    "bz2": bz2.open,
-    "xz": lzma.open,
+    "bz2": lambda file: _Parts(file, bz2.BZ2Decompressor),
+    "xz": lambda file: _Parts(file, lzma.LZMADecompressor),
     "zstd": _by_arrow("zstd"),
     "lz4": _by_arrow("lz4"),
 }
@@ -67,6 +67,8 @@ _OTHER = {
 }
 """How files begin that hold no rows, and what they are."""
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_NULS = "\0" * 16
+"""As many or more of them are no text."""
 _LINE_OF_CELLS = 16
 """Maximum length of a line, in multiples of the maximum cell size: images can be long lists of numbers."""
 
@@ -86,14 +88,9 @@ class TextFile:
     limits: LimitsSpec = DEFAULTS
 
     @property
-    def max_chars(self) -> int:
-        """Maximum number of characters of a cell."""
-        return int(self.limits.cell_mb * 1e6)
-
-    @property
     def max_line(self) -> int:
         """Maximum number of characters of a line."""
-        return _LINE_OF_CELLS * self.max_chars
+        return _LINE_OF_CELLS * self.limits.cell_chars
 
     def lines(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
         r"""Yield the lines with their line ends, without a byte order mark.
@@ -105,11 +102,18 @@ class TextFile:
         Raises:
             InputError: if the file is damaged, not UTF-8, or exceeds a limit.
         """
-        most, number, rest = self.max_line, 0, ""
+        most, number = self.max_line, 0
+        begun, size = list[str](), 0  # pieces of the line that goes on in the next piece
         for piece in self.pieces():
-            lines = [*io.StringIO(rest + piece, newline=newline)]
-            rest = lines.pop()  # goes on in the next piece, perhaps with the line feed of a carriage return
-            if len(rest) > most or (len(piece) > most and any(len(line) > most for line in lines)):
+            begun.append(piece)
+            size += len(piece)
+            marks = ("\n",) if newline else ("\n", "\r")
+            ends = any(mark in piece for mark in marks) or (len(begun) > 1 and begun[-2].endswith(("\n", "\r")))
+            lines = [*io.StringIO("".join(begun), newline=newline)] if ends else []
+            if ends:
+                begun = [lines.pop()]  # perhaps with a carriage return whose line feed follows
+                size = len(begun[0])
+            if size > most or (len(piece) > most and any(len(line) > most for line in lines)):
                 number += next((at for at, line in enumerate(lines) if len(line) > most), len(lines))
                 raise InputError(
                     f"{self.place}: line {number + 1:,} is longer than {most:,} characters ({_LINE_OF_CELLS} times "
@@ -118,11 +122,12 @@ class TextFile:
                 )
             number += len(lines)
             yield from lines
-        if rest:
-            yield rest
+        if size:
+            yield "".join(begun)
 
     def pieces(self, size: int = 2**18) -> Iterator[str]:
         """Yield the content in pieces of at most ``size`` characters; otherwise like `lines`."""
+        line = 1
         try:
             with (
                 memory_reported(self.place),
@@ -130,9 +135,21 @@ class TextFile:
                 io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
             ):
                 while piece := text.read(size):
+                    if "\0" in piece:
+                        self._check_nuls(piece, line)
+                    line += piece.count("\n")
                     yield piece
         except UnicodeDecodeError:
             raise self._bad_byte() from None
+
+    def _check_nuls(self, piece: str, line: int) -> None:
+        """Refuse many NUL characters, as in a file of which a part was never written; a few are characters like others."""
+        if _NULS in piece or piece.count("\0") > max(len(_NULS), len(piece) / 16):
+            line += piece.count("\n", 0, piece.index("\0"))
+            raise InputError(
+                f"{self.place}: line {line:,} holds many NUL bytes, so this is binary data, or a part of the file was never "
+                "written: give a file of UTF-8 text, or copy, download or write it again"
+            )
 
     def _open(self) -> io.BufferedReader:
         try:
@@ -154,28 +171,33 @@ class TextFile:
             ) from error
         head = file.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
         if head.startswith(codecs.BOM_UTF32_LE):  # begins with the byte order mark of UTF-16
-            problem = self._undecodable(0, 1, "a byte order mark of UTF-32", "UTF-32")
+            problem: InputError | None = self._undecodable(0, 1, "a byte order mark of UTF-32", "UTF-32")
         elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             problem = self._undecodable(0, 1, "a byte order mark of UTF-16", "UTF-16")
         elif _is_tar(head):
             problem = self._archive("tar")
-        elif 0 in head and not _is_text(head):
-            problem = self._with_nul(head)
         else:
+            problem = self._with_nul(head)
+        if problem is None:
             return file
         file.close()
         raise problem
 
-    def _with_nul(self, head: bytes) -> InputError:
+    def _with_nul(self, head: bytes) -> InputError | None:
         """Return the error for binary data, or for UTF-16 without a byte order mark, where most letters have a zero byte."""
-        at = head.index(0)
+        at = head.find(0)
         odd, even = head[1::2].count(0), head[::2].count(0)
-        if max(odd, even) < len(head) / 4 or min(odd, even) > len(head) / 8:
-            return InputError(
-                f"{self.place}: byte {at:,} is a NUL byte, so this is binary data: give a file of UTF-8 text"
-            )
-        name = "UTF-16LE" if odd > even else "UTF-16BE"
-        return self._undecodable(at, head[:at].count(b"\n") + 1, "a NUL byte", name)
+        if len(head) > 2 and max(odd, even) >= len(head) / 4 and min(odd, even) <= len(head) / 8:
+            name = "UTF-16LE" if odd > even else "UTF-16BE"
+            return self._undecodable(at, head[:at].count(b"\n") + 1, "a NUL byte", name)
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(head)
+        except UnicodeDecodeError:
+            if at >= 0:
+                return InputError(
+                    f"{self.place}: byte {at:,} is a NUL byte, so this is binary data: give a file of UTF-8 text"
+                )
+        return None
 
     def _archive(self, name: str) -> InputError:
         if name == "zip" and _is_workbook(self.path):
@@ -252,15 +274,6 @@ def _is_workbook(path: str) -> bool:
         return False
 
 
-def _is_text(head: bytes) -> bool:
-    """Return whether this is UTF-8 text, which may contain an occasional NUL byte."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return head.count(0) <= len(head) / 16
-
-
 def _is_tar(block: bytes) -> bool:
     try:
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
@@ -285,8 +298,8 @@ class _Unpacking(io.RawIOBase):
             count: int = self._content.readinto(buffer)
         except _DAMAGED as error:
             raise InputError(
-                f"{self._file.place}: cannot be read: the compressed file is damaged or incomplete ({error}; {self._size:,} "
-                "bytes were unpacked). Copy, download or compress it again."
+                f"{self._file.place}: cannot be read: the compressed file is damaged or incomplete ({error}). Copy, "
+                "download or compress it again."
             ) from error
         self._size += count
         check_unpacked(self._file.place, self._packed.tell(), self._size, self._file.limits)
@@ -296,3 +309,38 @@ class _Unpacking(io.RawIOBase):
         self._content.close()
         self._packed.close()
         super().close()
+
+
+class _Parts(io.RawIOBase):
+    """The unpacked bytes of one or more compressed parts; the standard library ignores what follows them and is none.
+
+    Args:
+        file: the compressed file.
+        new: returns a decompressor of `bz2` or `lzma` for a part.
+    """
+
+    def __init__(self, file: Any, new: Callable[[], Any]) -> None:
+        self._file, self._new = file, new
+        self._part = new()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = len(buffer)
+        while True:
+            data = b""
+            if self._part.eof:
+                data = self._part.unused_data.lstrip(b"\0")  # files may be padded with zeros
+                while not data and (piece := self._file.read(2**16)):
+                    data = piece.lstrip(b"\0")
+                if not data:
+                    return 0
+                self._part = self._new()
+            elif self._part.needs_input:
+                data = self._file.read(2**16)
+                if not data:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            if found := self._part.decompress(data, size):
+                buffer[: len(found)] = found
+                return len(found)

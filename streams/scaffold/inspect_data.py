@@ -17,7 +17,7 @@ from continual_petl.streams.reader.records import reader_of
 from continual_petl.streams.schema.data_spec import is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
-from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
+from continual_petl.streams.sources.local_files import ALIASES, Wanted, find_files, read_table
 
 NUM_ROWS = 10_000
 """Default number of rows to inspect, evenly spread, since a file may be sorted by its labels."""
@@ -89,7 +89,7 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
     assert reader is not None
-    whole = read_table(name, reader, files[first], None, limits)
+    whole = read_table(name, files[first], Wanted(), limits)
     num_rows = max(map(len, whole.values()), default=0)
     table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
     beside = os.path.join(local_path(data), "labels.json")

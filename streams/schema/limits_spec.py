@@ -5,6 +5,7 @@ from __future__ import annotations
 from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.training_spec import Count, Rate
 
+_LONGEST = 2**62  # no text is as long, and C's integers are longer
 SIZES = ("cell_mb", "unpacked_gb", "ratio")
 """The limits on files, as opposed to row counts; `init` and `predict` accept them as options."""
 
@@ -28,9 +29,15 @@ class LimitsSpec(UserSpec):
     ratio: Rate = 100.0
     """Maximum ratio of unpacked to packed size of a file of more than 100 MB (unpacked); for text, it is seldom above 30."""
 
+    @property
+    def cell_chars(self) -> int:
+        """Maximum number of characters of a text."""
+        return int(min(self.cell_mb * 1e6, _LONGEST))
+
     def hint(self, key: str, needed: float) -> str:
         """Return advice, for an error message, on how to raise a limit to at least ``needed``."""
-        enough = next(n for n in (digit * 10.0**power for power in range(-6, 15) for digit in (1, 2, 5)) if n >= needed)
+        round_numbers = (digit * 10.0**power for power in range(-6, 15) for digit in (1, 2, 5))
+        enough = next((number for number in round_numbers if number >= needed), needed)
         return (
             f"If the file is correct, raise the limit: `limits: {{{key}: {enough:g}}}` for the task in the "
             f"stream file, or --limits.{key} {enough:g} for init and predict."

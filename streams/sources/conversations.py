@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 Message = dict[str, str]
@@ -31,15 +33,27 @@ def is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and any(all(key in value for key in form) for form in _FORMS)
 
 
+@dataclass(frozen=True)
+class FaultyJson:
+    """What a cell holds that is JSON, but not clear, such as an object with a key twice; nothing accepts it as a value."""
+
+    what: str
+
+    def __repr__(self) -> str:
+        return f"JSON in which {self.what}"
+
+
 def from_cell(value: Any, opening: str = "[") -> Any:
     """Return the list in a cell of a table, which holds it as JSON, or with ``opening="{"`` the mapping; anything else is
     returned as it is.
     """
     if isinstance(value, str) and value.lstrip().startswith(opening):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return loads(value)
+        except (json.JSONDecodeError, RecursionError):
             return value
+        except ValueError as error:
+            return FaultyJson(str(error))
     return value
 
 

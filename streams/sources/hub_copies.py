@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
+from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
-from continual_petl.streams.sources.local_files import matching
+from continual_petl.streams.sources.local_files import Wanted, matching
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
 
@@ -26,8 +27,19 @@ class Taken(NamedTuple):
 
     take: Callable[[Where, Table], SplitRows]
     """Converts the table to rows."""
-    columns: frozenset[str]
-    """The columns that it needs."""
+    wanted: Wanted
+    """What it needs of the files."""
+
+    @classmethod
+    def of(
+        cls,
+        take: Callable[[Where, Table], SplitRows],
+        *columns: Columns,
+        templates: Mapping[str, str] | None = None,
+    ) -> Taken:
+        """Return what is read for some choices of columns, by their keys."""
+        lists = {name for read in columns for key, name in read.items() if key in LISTS and isinstance(name, str)}
+        return cls(take, Wanted(frozenset().union(*(needed(read, templates) for read in columns)), lists))
 
 
 LABELS_FILE = "labels.json"
@@ -103,7 +115,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
             return pick(where, fill_templates(where, table, made), hub, None, labels_file=names, templates=made)
         return pick(where, table, usual, None, labels_file=names)
 
-    return Taken(take, needed(hub, made) | needed(usual, {}))
+    return Taken.of(take, hub, usual, templates=made)
 
 
 def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:

@@ -9,15 +9,15 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence, Set
-from datetime import date, time
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
+from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.reader.records import FORMATS, read_records, reader_of
 from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
@@ -75,8 +75,8 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     found: dict[SplitName, list[str]]
     check_regular(here, path)
     if os.path.isdir(path):
-        entries = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and reader_of(entry.path))
-        found = _by_split(here, [entry for entry in entries if split_of(entry)])
+        named = sorted(entry.path for entry in os.scandir(path) if reader_of(entry.path) and split_of(entry.path))
+        found = _by_split(here, _files(here, named))
         if not found:
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
@@ -85,7 +85,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     elif os.path.isfile(path):
         found = {"train": [path]}
     else:
-        files = list(filter(os.path.isfile, matching(path)))
+        files = _files(here, matching(path))
         named = [name for name in files if split_of(name)]
         if named and len(named) < len(files):
             other = next(name for name in files if not split_of(name))
@@ -116,64 +116,87 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
         if is_url(pattern):
             files.append(pattern)
             continue
-        check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
-        names = list(filter(os.path.isfile, matching(local_path(pattern))))
+        here = f"task {task!r}, data.data_files {pattern}"
+        check_regular(here, local_path(pattern))
+        names = _files(here, matching(local_path(pattern)))
         if not names:
-            raise MissingDataError(f"task {task!r}, data.data_files {pattern}: {_no_such_path(pattern)}", pattern)
+            raise MissingDataError(f"{here}: {_no_such_path(pattern)}", pattern)
         files += names
     return files
 
 
+def _files(here: str, paths: Sequence[str]) -> list[str]:
+    """Return the files among some paths; folders are none, and what cannot be read is an error."""
+    for path in paths:
+        check_regular(here if here.endswith(path) else f"{here}, {path}", path)
+    return [path for path in paths if os.path.isfile(path)]
+
+
 def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
+    """Return the files of each split: one, or several whose names only differ in their numbers."""
     found: dict[SplitName, list[str]] = {}
-    words: dict[SplitName, set[tuple[str, str | None]]] = {}
     for file in files:
         split = split_of(file)
         assert split is not None
         found.setdefault(split, []).append(file)
-        words.setdefault(split, set()).add((re.split(r"[-_.]", Path(file).name.lower())[0], reader_of(file)))
-    for split, kinds in words.items():
-        if len(kinds) > 1:
+    for split, names in found.items():
+        if len({re.sub(r"\d+", "0", os.path.basename(name).lower()) for name in names}) > 1:
             raise InputError(
-                f"{here}: more than one file could be the {split} split: {', '.join(found[split])}. Keep one, or "
+                f"{here}: more than one file could be the {split} split: {', '.join(names)}. Keep one, or "
                 f"choose under data.data_files: {{{split}: ...}}."
             )
     return {split: found[split] for split in SPLITS if split in found}
 
 
 def _no_such_path(path: str) -> str:
-    folder = Path(path)
-    missing = folder
-    while not folder.is_dir() and folder != folder.parent:
-        missing, folder = folder, folder.parent
-    return f"there is no such file or folder; {nearest_in(folder.resolve(), missing.name)}.{PATHS_COUNT}"
+    folder = missing = os.path.abspath(path)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        missing, folder = folder, os.path.dirname(folder)
+    return f"there is no such file or folder; {nearest_in(folder, os.path.basename(missing))}.{PATHS_COUNT}"
+
+
+class Wanted(NamedTuple):
+    """What is read of files."""
+
+    columns: Set[str] | None = None
+    """The columns to read; of others, there are only some cells of the first rows. None: all columns that can be read."""
+    lists: Set[str] = LISTS
+    """Those that hold a list in each row."""
 
 
 def read_table(
-    task: str, reader: str, paths: Sequence[str], wanted: Set[str] | None, limits: LimitsSpec
+    task: str, paths: Sequence[str], wanted: Wanted, limits: LimitsSpec, reader: str | None = None
 ) -> dict[str, list[Any]]:
     """Read files into columns, one after the other; a cell that a row does not have is None.
 
     Args:
         task: name of the task, for messages.
-        reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``.
         paths: the files.
-        wanted: the columns to read; of others, there are only some cells of the first rows. None: all columns.
+        wanted: what to read of them.
         limits: maximum sizes of files and cells.
+        reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``; None: the one for the suffix of each file.
 
     Raises:
         InputError: if a file cannot be read or exceeds a limit, or only some files of a table have a wanted column.
     """
-    kept: dict[str, list[Any]] = {name: [] for name in wanted or ()}
+    kept: dict[str, list[Any]] = {name: [] for name in wanted.columns or ()}
     rest: dict[str, list[Any]] = {}
-    first: tuple[str, dict[str, Any]] | None = None
+    first: tuple[str, list[str]] | None = None
     num_rows = 0
     with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as folder:
         for path, copy in [(given, copy) for given in paths for copy in copies(task, given, folder, limits)]:
-            own: dict[str, Any] = {}
-            for _, record in read_records(f"task {task!r}, {path}", copy, limits, reader=reader, columns=wanted):
-                own = own or record
-                if wanted is None and not record.keys() <= kept.keys():
+            header: list[str] = []
+            rows = read_records(
+                f"task {task!r}, {path}",
+                copy,
+                limits,
+                reader=reader,
+                columns=wanted.columns,
+                header=header.extend,
+                lists=wanted.lists,
+            )
+            for _, record in rows:
+                if wanted.columns is None and not record.keys() <= kept.keys():
                     kept |= {name: [_GONE] * num_rows for name in record if name not in kept}
                 for name, values in kept.items():
                     values.append(record.get(name, _GONE))
@@ -181,18 +204,18 @@ def read_table(
                     for name, value in record.items():
                         rest.setdefault(name, []).append(value)
                 num_rows += 1
-            first = first or (path, own)
-            if reader != "json" and own and any((name in own) != (name in first[1]) for name in kept):
+            for name in header:
+                rest.setdefault(name, [])
+            first = first or ((path, header) if header else None)
+            if header and first and any((name in header) != (name in first[1]) for name in wanted.columns or ()):
                 raise InputError(
-                    f"task {task!r}: {path} has the columns {shown_columns(own)}, but {first[0]} has "
+                    f"task {task!r}: {path} has the columns {shown_columns(header)}, but {first[0]} has "
                     f"{shown_columns(first[1])}; all files of a task need the columns that it reads."
                 )
     for name, values in kept.items():
         missing = values.count(_GONE)
         if missing < len(values):
             rest[name] = [None if value is _GONE else value for value in values] if missing else values
-            if isinstance(next((value for value in rest[name] if value is not None), None), date | time):
-                rest[name] = [None if value is None else value.isoformat() for value in rest[name]]
     return rest
 
 

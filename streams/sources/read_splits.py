@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from continual_petl.streams.sources.hub import from_hub
 from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import Table, fill_templates, needed
+from continual_petl.streams.sources.templates import Table, fill_templates
 
 
 def read_splits(
@@ -50,15 +51,14 @@ def read_splits(
         InputError: if the data, a column or the training split is missing, or something cannot be read.
     """
     read = columns.read_by(kind)
-
     templates = data.templates if isinstance(data, DataSpec) else None
 
     def take(where: Where, table: Table) -> SplitRows:
         return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
 
-    source = Taken(take, needed(read, templates))
+    files = _Files(task, Taken.of(take, read, templates=templates), splits, limits)
     if isinstance(data, str):
-        return _from_path(task, data, source, splits, None, limits)
+        return files.of_path(data)
     if isinstance(data, Mapping):
         return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
@@ -72,79 +72,66 @@ def read_splits(
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if data.local is not None:
         path = check_copy(task, data)
-        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits)
+        return replace(files, source=taker(data, columns, kind, labels_file(task, path, kind))).of_path(path)
     if not data.is_local:
         return from_hub(task, data, read, splits, limits)
-    if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, source, splits, data, limits)
-    return _from_data_files(task, data, source, splits, limits)
+    return files.of_path(data.data_dir or data.path, data) if data.data_files is None else files.named(data)
 
 
-def _from_path(
-    task: str, path: str, source: Taken, splits: Sequence[SplitName], spec: DataSpec | None, limits: LimitsSpec
-) -> dict[SplitName, SplitRows]:
-    files = {"train": [path]} if is_url(path) else find_files(task, local_path(path))
-    files = cast("dict[SplitName, list[str]]", files)
-    by_reader: dict[str | None, dict[SplitName, list[str]]] = {}
-    for split, names in files.items():
-        by_reader.setdefault(reader_of(names[0]), {})[split] = names
-    if spec is not None and spec.path in READERS and set(by_reader) != {spec.path}:
-        raise InputError(
-            f"task {task!r}, data: got path {spec.path}, but {path} holds files for {', '.join(map(str, by_reader))}; "
-            "write data: FOLDER to choose the reader by file name, or list the files under data.data_files."
-        )
-    if len(by_reader) > 1 and spec is not None and spec.split is not None:
-        raise InputError(f"task {task!r}, data.split: {path} holds files of several formats; use files of one format.")
-    found: dict[SplitName, SplitRows] = {}
-    for reader, group in by_reader.items():
-        if reader is None:
-            raise InputError(f"task {task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}.")
-        found |= _from_files(task, reader, group, source, splits, None if spec is None else spec.split, limits)
-    return _checked(task, path, found, splits)
+@dataclass(frozen=True)
+class _Files:
+    """The files of a task, to be read."""
 
+    task: str
+    source: Taken
+    splits: Sequence[SplitName]
+    limits: LimitsSpec
 
-def _from_data_files(
-    task: str, data: DataSpec, source: Taken, splits: Sequence[SplitName], limits: LimitsSpec
-) -> dict[SplitName, SplitRows]:
-    if data.data_dir is not None or data.path not in READERS:
-        raise InputError(
-            f"task {task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
-            "data_files, path is a reader (csv, json, parquet, arrow, text) and data_dir must be left out."
-        )
-    given = data.data_files
-    assert given is not None
-    files: dict[SplitName, list[str]]
-    if isinstance(given, Mapping):
-        files = {split: expand(task, given[split]) for split in SPLITS if split in given}
-    else:
-        files = {"train": expand(task, given)}
-    found = _from_files(task, data.path, files, source, splits, data.split, limits)
-    return _checked(task, ", ".join(name for names in files.values() for name in names), found, splits)
+    def of_path(self, path: str, spec: DataSpec | None = None) -> dict[SplitName, SplitRows]:
+        """Read the files that a path means; ``spec`` may name their reader and choose parts of the splits."""
+        found = {"train": [path]} if is_url(path) else find_files(self.task, local_path(path))
+        files = cast("dict[SplitName, list[str]]", found)
+        readers = {reader_of(name): None for names in files.values() for name in names}
+        if spec is not None and spec.path in READERS and {*readers} != {spec.path}:
+            raise InputError(
+                f"task {self.task!r}, data: got path {spec.path}, but {path} holds files for "
+                f"{', '.join(map(str, readers))}; "
+                "write data: FOLDER to choose the reader by file name, or list the files under data.data_files."
+            )
+        if None in readers:
+            raise InputError(
+                f"task {self.task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}."
+            )
+        return _checked(self.task, path, self._read(files, spec), self.splits)
 
+    def named(self, data: DataSpec) -> dict[SplitName, SplitRows]:
+        """Read the files that are listed under ``data_files``, all with one reader."""
+        if data.data_dir is not None or data.path not in READERS:
+            raise InputError(
+                f"task {self.task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
+                "data_files, path is a reader (csv, json, parquet, arrow, text) and data_dir must be left out."
+            )
+        given = data.data_files
+        assert given is not None
+        by_split = given if isinstance(given, Mapping) else {"train": given}
+        files: dict[SplitName, list[str]] = {
+            split: expand(self.task, by_split[split]) for split in SPLITS if split in by_split
+        }
+        found = self._read(files, data, data.path)
+        return _checked(self.task, ", ".join(name for names in files.values() for name in names), found, self.splits)
 
-def _from_files(
-    task: str,
-    reader: str,
-    files: Mapping[SplitName, Sequence[str]],
-    source: Taken,
-    splits: Sequence[SplitName],
-    expressions: Mapping[SplitName, str] | None,
-    limits: LimitsSpec,
-) -> dict[SplitName, SplitRows]:
-    def read(name: SplitName) -> Table:
-        return read_table(task, reader, files[name], source.columns, limits)
+    def _read(
+        self, files: Mapping[SplitName, Sequence[str]], spec: DataSpec | None, reader: str | None = None
+    ) -> dict[SplitName, SplitRows]:
+        def table(name: SplitName) -> Table:
+            return read_table(self.task, files[name], self.source.wanted, self.limits, reader)
 
-    found = {}
-    if not expressions:
-        for split in (split for split in SPLITS if split in files and split in splits):
-            where = Where(task=task, split=split, origin=", ".join(files[split]))
-            found[split] = source.take(where, read(split))
+        found, expressions, read_once = {}, None if spec is None else spec.split, cache(table)
+        for split in (split for split in SPLITS if split in (expressions or files) and split in self.splits):
+            origin = expressions[split] if expressions else ", ".join(files[split])
+            where = Where(task=self.task, split=split, origin=origin)
+            found[split] = self.source.take(where, _part(where, files, read_once) if expressions else table(split))
         return found
-    read_once = cache(read)
-    for split in (split for split in SPLITS if split in expressions and split in splits):
-        where = Where(task=task, split=split, origin=expressions[split])
-        found[split] = source.take(where, _part(where, files, read_once))
-    return found
 
 
 def _part(where: Where, files: Mapping[SplitName, Sequence[str]], read: Callable[[SplitName], Table]) -> Table:
@@ -188,11 +175,7 @@ def _from_rows(
         if split in data and split in splits:
             names = dict.fromkeys(name for row in data[split] for name in row)
             table = {name: [row.get(name) for row in data[split]] for name in names}
-            where = Where(task=task, split=split, origin=origin)
-            if table:
-                found[split] = pick(where, table, columns, None)
-            else:
-                found[split] = SplitRows(where=where, inputs=[], pairs=None, answers=[], class_names=None)
+            found[split] = pick(Where(task=task, split=split, origin=origin), table, columns, None)
     return _checked(task, origin, found, splits)
 
 

@@ -66,6 +66,8 @@ def pick(
     Raises:
         InputError: if a column does not exist.
     """
+    if not table:  # no rows, and none to come: `check_rows` says so
+        return SplitRows(where=where, inputs=[], pairs=None, answers=[], class_names=class_names)
     missing = {
         key: part
         for key, name in columns.items()

@@ -47,7 +47,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     Raises:
         InputError: if a column is missing or already exists, or a value is neither a string nor a whole number.
     """
-    if not templates:
+    if not templates or not table:
         return table
     there = columns_there(table)
     made: dict[str, list[Any]] = {}

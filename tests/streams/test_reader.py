@@ -27,7 +27,7 @@ from continual_petl.streams.reader import columnar, json_records
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources.local_files import read_table
+from continual_petl.streams.sources.local_files import Wanted, read_table
 from continual_petl.streams.sources.read_splits import read_splits
 
 ROWS: list[dict[str, Any]] = [
@@ -56,7 +56,7 @@ def rows_of(path: Path, **more: Any) -> list[dict[str, Any]]:
 
 
 def table_of(path: Path, reader: str, wanted: set[str] | None = None) -> dict[str, list[Any]]:
-    return read_table("t", reader, [str(path)], wanted, DEFAULTS)
+    return read_table("t", [str(path)], Wanted(wanted), DEFAULTS, reader)
 
 
 def typed(columns: dict[str, list[Any]]) -> dict[str, list[tuple[type, Any]]]:
@@ -232,12 +232,18 @@ def test_files_of_a_split_may_have_other_columns_where_they_are_not_read(tmp_pat
         ("a.json", '[{"a": 1},\n{"a": 2', r"here: row 2, in line 2: not JSON"),
         ("a.json", '[{"a": 1}]\n[]', r"here: row 1, in line 2: the list ends there, but the file goes on"),
         ("a.json", '[{"a": 1}, 7]', r"1 row cannot be read: row 2: not a JSON object"),
-        ("a.json", '{\n"a": 1,\n"b": 2}', r"one object, with 'a', 'b', which is neither a list of rows nor one row per line"),
-        ("a.json", '{"a":\n1}{"a": 2}', r"this JSON file is several objects"),
+        ("a.json", '{\n"a": 1,\n"b": 2} 3', r"1 row cannot be read: row 2: not a JSON object"),
+        ("a.json", '{\n"a": 1,\n"b": 2},\n{"a": 3}', r"here: row 2, in line 3: not JSON \(Expecting value\)"),
+        ("a.jsonl", '{"a": 1}\n{"a": 1} {"a": 2}\n', r"line 2: not JSON \(another object begins at character 10;"),
+        ("a.jsonl", '{"a": 1}\n\ufeff{"a": 1}\n', r"line 2: not JSON \(it begins with a byte order mark"),
+        ("a.jsonl", '{"a": 1e999}', r"line 1: not JSON \(the number 1e999 is too large\)"),
+        ("a.json", '[{"a": [-2.5e400]}]', r"row 1, in line 1: not JSON \(the number -2.5e400 is too large\)"),
         ("a.json", "[" * 5000, r"nested too deeply"),
         ("a.json", '"text"', r"not a JSON object"),
         ("a.csv", "a,b\n1\n1,2\n1,2,3\n", r"2 lines cannot be read: line 2: 1 field, while .*; line 4: 3 fields, while"),
-        ("a.csv", ",,a\n1,2,3\n", r"here: the header names column '' twice"),
+        ("a.csv", ",Unnamed: 0,a\n1,2,3\n",
+         r"here: the header names column 'Unnamed: 0' twice \(a column without a name is called so\); the first"),
+        ("a.csv", "a,b,a\n1,2,3\n", r"here: the header names column 'a' twice; the first line must name"),
         ("a.csv", "", r"here: this file is empty \(0 bytes\)"),
         ("a.csv", "\n", r"here: there is no header line"),
     ],

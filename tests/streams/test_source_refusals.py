@@ -136,15 +136,12 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
         ({"path": "json", "data_files": "{}/a.jsonl", "data_dir": "x"}, r"together with data_files"),
         ({"path": "{}/formats", "data_files": "{}/a.jsonl"}, r"got path .*formats and .* together with data_files"),
         ({"path": "json", "data_files": "{}/pipe.jsonl"}, r"data_files .*pipe\.jsonl: this is not a regular file"),
-        ({"path": "{}/formats", "split": {"train": "train[:2]"}}, r"data\.split: .* holds files of several formats"),
     ],
 )
 def test_invalid_reader_specs_are_refused(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
     for suffix in ("jsonl", "csv", "tsv"):
         write_table(tmp_path / f"a.{suffix}", ROWS)
     (tmp_path / "b.csv").write_text("body,label\na,1\n")
-    write_table(tmp_path / "formats" / "train.jsonl", ROWS)
-    write_table(tmp_path / "formats" / "test.csv", ROWS)
     os.mkfifo(tmp_path / "pipe.jsonl")
     filled = json.loads(json.dumps(spec).replace("{}/", f"{tmp_path.as_posix()}/"))
     with pytest.raises(InputError, match=message):

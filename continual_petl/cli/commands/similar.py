@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run, remote_code=arguments.remote_code)
     check_can_route(run.store)  # before anything heavy is imported
     known = run.store.tasks
-    if target not in known and not Path(target).is_file():
+    if target not in known and not os.path.isfile(target):
         raise InputError(
             f"{target}: it is neither a learned task{did_you_mean(target, known)} nor a file with rows; give one of the two"
         )

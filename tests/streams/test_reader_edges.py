@@ -1,0 +1,497 @@
+"""The reader where files are unusual: many files of a split, JSON in other layouts, types of arrow, sizes, damage."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from continual_petl.errors import InputError
+from continual_petl.streams.preparation.labels import class_labels, label_names
+from continual_petl.streams.reader import json_records
+from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.scaffold.inspect_data import inspect_data
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
+from continual_petl.streams.sources.read_splits import read_splits
+from continual_petl.streams.sources.split_rows import SplitRows
+
+PAIR = {"text": ["a", "b"], "label": ["x", "y"]}
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def arrow_file(path: Path, columns: dict[str, Any]) -> Path:
+    table = pa.table(columns)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pyarrow.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    return path
+
+
+def rows_of(path: Path, limits: LimitsSpec = DEFAULTS, **more: Any) -> list[dict[str, Any]]:
+    return [record for _, record in read_records("here", path, limits, **more)]
+
+
+def train_of(data: str | DataSpec, **more: Any) -> SplitRows:
+    return read_splits("t", data, ColumnsSpec(), **more)["train"]
+
+
+# Several files of a split
+
+
+def test_each_file_is_read_by_its_own_name(tmp_path: Path) -> None:
+    written(tmp_path / "a.csv", "text,label\nx,1\n")
+    written(tmp_path / "b.jsonl", '{"text": "q", "label": "z"}\n')
+    written(tmp_path / "c.tsv", "label\ttext\n2\ty\n")
+    arrow_file(tmp_path / "d.parquet", PAIR)
+    train = train_of(f"{tmp_path}/*")
+    assert (train.inputs, train.answers) == (["x", "q", "y", "a", "b"], ["1", "z", "2", "x", "y"])
+    spec = DataSpec(path=str(tmp_path), split={"train": "train[1:]"})
+    for name in ("a.csv", "b.jsonl", "c.tsv", "d.parquet"):
+        os.replace(tmp_path / name, tmp_path / f"{'train' if name == 'd.parquet' else 'test'}-{name}")
+    os.remove(tmp_path / "test-a.csv")
+    os.remove(tmp_path / "test-c.tsv")
+    assert train_of(spec).inputs == ["b"], "splits may have different formats"
+
+
+@pytest.mark.parametrize(
+    ("empty", "content"),
+    [
+        ("a.csv", "text,label\n"),
+        ("z.csv", "text,label\n"),
+        ("a.jsonl", "\n"),
+        ("a.json", "[]"),
+        ("a.tsv", "text\tlabel\n"),
+        ("a.jsonl.gz", gzip.compress(b"")),
+    ],
+)
+def test_files_without_rows_among_others(tmp_path: Path, empty: str, content: str | bytes) -> None:
+    written(tmp_path / "m.csv", "text,label\nx,1\n")
+    written(tmp_path / empty, content)
+    assert train_of(f"{tmp_path}/*").inputs == ["x"]
+
+
+def test_an_arrow_file_without_rows_among_others(tmp_path: Path) -> None:
+    arrow_file(tmp_path / "a.parquet", {name: pa.array([], pa.string()) for name in PAIR})
+    arrow_file(tmp_path / "b.parquet", PAIR)
+    assert train_of(f"{tmp_path}/*").inputs == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl.gz", "t.parquet", "t.json"])
+def test_no_rows_at_all_is_no_lack_of_columns(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "t.parquet":
+        arrow_file(path, {each: pa.array([], pa.string()) for each in PAIR})
+    else:
+        written(path, {"t.csv": b"text,label\n", "t.jsonl.gz": gzip.compress(b""), "t.json": b"[]"}[name])
+    assert len(train_of(str(path))) == 0  # `check_rows` refuses it
+
+
+@pytest.mark.parametrize("rows", ["", "a,1\n"])
+def test_another_header_is_refused_also_without_rows(tmp_path: Path, rows: str) -> None:
+    written(tmp_path / "a.csv", f"text,label\n{rows}")
+    written(tmp_path / "b.csv", f"txt,label\n{rows}")
+    with pytest.raises(
+        InputError, match=r"b\.csv has the columns 'txt', 'label', but .*a\.csv has 'text', 'label'; all"
+    ):
+        train_of(f"{tmp_path}/*")
+    written(tmp_path / "b.jsonl", '{"text": "q", "label": "z"}\n')
+    spec = DataSpec(path="csv", data_files=(str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")))
+    with pytest.raises(InputError, match=r"b\.jsonl has the columns '\{\"text\": \"q\"'"):
+        train_of(spec)
+
+
+@pytest.mark.parametrize("other", ["train.csv.gz", "train_old.csv", "train.tsv", "train-1.csv", "training.csv"])
+def test_two_versions_of_a_split_are_not_both_read(tmp_path: Path, other: str) -> None:
+    written(tmp_path / "train.csv", "text,label\nx,1\n")
+    content = "text,label\nx,1\n".replace(",", "\t" if other.endswith("tsv") else ",")
+    written(tmp_path / other, gzip.compress(content.encode()) if other.endswith("gz") else content)
+    with pytest.raises(InputError, match=r"more than one file could be the train split: .*Keep one, or choose under"):
+        train_of(str(tmp_path))
+    os.replace(tmp_path / "train.csv", tmp_path / "train-00000-of-00002.csv")
+    os.replace(tmp_path / other, tmp_path / "train-00001-of-00002.csv")
+    if other in ("train_old.csv", "train-1.csv", "training.csv"):
+        assert train_of(str(tmp_path)).inputs == ["x", "x"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling", "loop"])
+def test_what_is_no_file_is_not_left_out(tmp_path: Path, kind: str) -> None:
+    written(tmp_path / "train-1.csv", "text,label\nx,1\n")
+    other = tmp_path / "train-2.csv"
+    if kind == "pipe":
+        os.mkfifo(other)
+    else:
+        other.symlink_to(tmp_path / ("nothing.csv" if kind == "dangling" else other.name))
+    says = {
+        "pipe": "train-2.csv: this is not a regular file",
+        "dangling": "train-2.csv: this is a link to .*nothing.csv, which is not there: restore that file, or remove",
+        "loop": "this is a link to .*train-2.csv, which is not there",
+    }[kind]
+    for data in (str(tmp_path), f"{tmp_path}/*.csv", f"{tmp_path}/train-*", str(other)):
+        with pytest.raises(InputError, match=says):
+            train_of(data)
+    with pytest.raises(InputError, match=says):
+        train_of(DataSpec(path="csv", data_files=f"{tmp_path}/*.csv"))
+
+
+@pytest.mark.parametrize("path", ["x" * 5000 + ".csv", "a\0b.csv", "/".join(["y" * 200] * 40) + "/z.csv"])
+def test_names_that_no_file_can_have(path: str) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
+        train_of(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        inspect_data(path)
+
+
+def test_labels_over_files_are_one_class_whatever_their_type(tmp_path: Path) -> None:
+    written(tmp_path / "a.jsonl", '{"text": "q", "label": 1}\n{"text": "p", "label": 0}\n')
+    written(tmp_path / "b.jsonl", '{"text": "r", "label": "1"}\n{"text": "s", "label": 1.0}\n')
+    train = train_of(f"{tmp_path}/*")
+    names = label_names(train.where, "label", train.answers)
+    assert names == ["1", "0", "1", "1"]
+    assert class_labels(train.where, "label", names, None) == ("0", "1")
+
+
+# JSON
+
+
+LONG = "a" * 3000
+FAULTS = {
+    "surrogate": ('"\\ud83d and more"', r"row 2: column 'text' holds '\\ud83d', an unpaired surrogate"),
+    "long": (json.dumps(LONG), r"row 2: column 'text' has a text of more than 0\.002 million characters"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("layout", ["list", "data", "columns", "mappings", "pretty", "joined"])
+@pytest.mark.parametrize("at_once", [1, 7, 100, 2**16])
+def test_rows_are_checked_in_every_layout(
+    tmp_path: Path, fault: str, layout: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a row is cut by the end of what is read at once."""
+    monkeypatch.setattr(json_records, "_AT_LEAST", at_once)
+    pieces = TextFile.pieces
+    monkeypatch.setattr(TextFile, "pieces", lambda self, size=2**18: pieces(self, min(size, at_once)))
+    text, says = FAULTS[fault]
+    rows = [f'{{"text": "good {"b" * 50}", "n": 1}}', f'{{"text": {text}, "n": 2}}', '{"text": "c", "n": 3}']
+    content = {
+        "list": f"[{', '.join(rows)}]",
+        "data": f'{{"data": [{", ".join(rows)}]}}',
+        "columns": f'{{"text": ["good", {text}, "c"], "n": [1, 2, 3]}}',
+        "mappings": f'{{"text": {{"0": "good", "1": {text}, "2": "c"}}, "n": {{"0": 1, "1": 2, "2": 3}}}}',
+        "pretty": f"[\n  {', '.join(rows)}\n]\n",
+        "joined": "{\n" + "\n".join(rows)[1:],
+    }[layout]
+    path = written(tmp_path / "a.json", content)
+    limits = LimitsSpec(cell_mb=0.002)
+    with pytest.raises(InputError, match=rf"^here: 1 row cannot be read: {says}"):
+        rows_of(path, limits)
+    assert [row["n"] for row in rows_of(path, limits, columns={"n"})] == [1, 2, 3], "columns that are not read"
+    bad: list[int] = []
+    found = rows_of(path, limits, bad=lambda number, what, advice: bad.append(number))
+    assert ([row["n"] for row in found], bad) == ([1, 3], [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps(PAIR)),
+        ("a.json", json.dumps(PAIR, indent=2)),
+        ("a.json", '{"text": "a", "label": "x"}{"text": "b", "label": "y"}'),
+        ("a.json", '{"text": "a",\n"label": "x"}\n\n{"text": "b",\n "label": "y"}'),
+    ],
+)
+def test_objects_of_columns_and_objects_one_after_another(tmp_path: Path, name: str, content: str) -> None:
+    train = train_of(str(written(tmp_path / name, content)))
+    assert {"text": train.inputs, "label": train.answers} == PAIR
+
+
+def test_an_object_over_several_lines_is_a_row(tmp_path: Path) -> None:
+    assert rows_of(written(tmp_path / "a.json", '{\n"text": "a",\n"label": "x"\n}\n')) == [{"text": "a", "label": "x"}]
+
+
+@pytest.mark.parametrize("row", [{"tokens": ["A", "cat"], "tags": ["O", "B"]}, {"words": ["A", "cat"], "pos": [1, 2]}])
+@pytest.mark.parametrize("layout", ["{}", "{}\n", "[{}]", "indent"])
+def test_a_row_of_lists_is_not_taken_for_columns(tmp_path: Path, row: dict[str, Any], layout: str) -> None:
+    content = json.dumps(row, indent=1) if layout == "indent" else layout.replace("{}", json.dumps(row))
+    first, second = row
+    columns = ColumnsSpec(tokens=first, tags=second)
+    path = str(written(tmp_path / "a.json", content))
+    train = read_splits("t", path, columns, kind="token-classification")["train"]
+    assert (train.inputs, train.answers) == ([row[first]], [row[second]])
+    lists = {name: [cell, cell[:1]] for name, cell in row.items()}
+    written(tmp_path / "a.json", json.dumps(lists))
+    train = read_splits("t", path, columns, kind="token-classification")["train"]
+    assert (train.inputs, train.answers) == (lists[first], lists[second])
+
+
+def test_a_conversation_is_not_taken_for_columns(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert rows_of(written(tmp_path / "a.json", json.dumps(row))) == [row]
+
+
+# Arrow
+
+
+def test_every_type_has_a_known_size_or_is_refused(tmp_path: Path) -> None:
+    """A text of 50,000 characters, hidden in types of which a few bytes may stand for many texts."""
+    text, limits = "a" * 50_000, LimitsSpec(cell_mb=0.01)
+    view = pa.array([text], pa.string_view())
+    columns = {
+        "ree": pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([text])),
+        "list_view": pa.array([[text], []], pa.list_view(pa.string())),
+        "large_list_view": pa.array([[text], []], pa.large_list_view(pa.string())),
+        "union": pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array([text, "b"])]),
+        "interval": pa.array([pa.MonthDayNano([1, 2, 3])] * 2),
+        "list_of_ree": pa.FixedSizeListArray.from_arrays(
+            pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([text])), 1
+        ),
+        "view": pa.Array.from_buffers(
+            pa.string_view(), 2, [None, pa.py_buffer(view.buffers()[1].to_pybytes()[:16] * 2), *view.buffers()[2:]]
+        ),
+        "list_of_views": pa.array([[text], []], pa.list_(pa.string_view())),
+        "map": pa.array([[("k", text)], []], pa.map_(pa.string(), pa.string())),
+        "struct": pa.array([{"a": [{"b": text}]}, None]),
+        "dictionary": pa.array([text, None]).dictionary_encode(),
+        "large": pa.array([text, None], pa.large_string()),
+        "fixed": pa.array([[text], ["b"]], pa.list_(pa.string(), 1)),
+    }
+    for name, column in columns.items():
+        path = arrow_file(tmp_path / f"{name}.arrow", {"text": ["a", "b"], name: column})
+        refused = name in ("ree", "list_view", "large_list_view", "union", "interval", "list_of_ree")
+        says = (
+            rf"column '{name}' is of the arrow type .*, which is not read: write it" if refused else r"row 1 has a text"
+        )
+        with pytest.raises(InputError, match=says):
+            rows_of(path, limits, columns={"text", name})
+        assert [row["text"] for row in rows_of(path, limits, columns={"text"})] == ["a", "b"]
+        if refused:
+            assert inspect_data(str(path)).table["text"] == ["a", "b"], "a column that no task can read does no harm"
+            with pytest.raises(InputError, match="which is not read"):
+                rows_of(path, typed=True)
+        else:
+            assert rows_of(path, typed=True) == pa.table({"text": ["a", "b"], name: column}).to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["view", "map", "dictionary"])
+def test_repeated_texts_do_not_take_more_memory_than_the_limit(tmp_path: Path, kind: str) -> None:
+    number, text = 1200, "a" * 1_000_000
+    if kind == "view":
+        one = pa.array([text], pa.string_view())
+        buffers = [None, pa.py_buffer(one.buffers()[1].to_pybytes()[:16] * number), *one.buffers()[2:]]
+        path = arrow_file(tmp_path / "a.arrow", {"text": pa.Array.from_buffers(pa.string_view(), number, buffers)})
+    elif kind == "map":
+        places = pa.DictionaryArray.from_arrays(pa.array([0] * number, pa.int32()), pa.array([text]))
+        pairs = pa.MapArray.from_arrays(pa.array(range(number + 1), pa.int32()), pa.array(["k"] * number), places)
+        path = arrow_file(tmp_path / "a.arrow", {"text": pairs})
+    else:
+        path = arrow_file(tmp_path / "a.parquet", {"text": pa.array([text] * number)})
+    with pytest.raises(InputError, match=r"bytes unpack to more than 100 times as many"):
+        next(read_records("here", path, DEFAULTS))
+
+
+def test_views_with_missing_texts_and_slices(tmp_path: Path) -> None:
+    texts = [None if n % 7 == 0 else "t" * (n % 40) for n in range(300)]
+    for kind in (pa.string_view(), pa.binary_view()):
+        column = pa.array([text if kind == pa.string_view() or text is None else text.encode() for text in texts], kind)
+        path = arrow_file(tmp_path / "a.arrow", {"text": column})
+        assert rows_of(path) == pa.table({"text": column}).to_pylist()
+
+
+TIMES: dict[str, tuple[Any, list[Any]]] = {
+    "date": (pa.array([date(2024, 1, 2), None]), ["2024-01-02", None]),
+    "date64": (pa.array([date(2024, 1, 2), None], pa.date64()), ["2024-01-02", None]),
+    "moment": (pa.array([datetime(2024, 1, 2, 3, 4, 5), None], pa.timestamp("ms")), ["2024-01-02T03:04:05", None]),
+    "micro": (pa.array([datetime(2024, 1, 2, 3, 4, 5, 6)]), ["2024-01-02T03:04:05.000006"]),
+    "nano": (pa.array([10**18 + 1], pa.timestamp("ns")), ["2001-09-09T01:46:40.000000001"]),
+    "zone": (
+        pa.array([datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=2)))], pa.timestamp("s", tz="+02:00")),
+        ["2024-01-02T00:00:00+02:00"],
+    ),
+    "far day": (pa.array([10**7, 1], pa.date32()), [str(np.datetime64(10**7, "D")), "1970-01-02"]),
+    "far": (pa.array([10**18, 1], pa.timestamp("us")), ["33658-09-27T01:46:40", "1970-01-01T00:00:00.000001"]),
+    "far zone": (pa.array([10**12], pa.timestamp("s", tz="UTC")), [f"{np.datetime64(10**12, 's')}+00:00"]),
+    "span": (pa.array([2**62, 1], pa.duration("s")), [f"{2**62} s", "0:00:01"]),
+    "list": (pa.array([[date(2024, 1, 2)], []]), [["2024-01-02"], []]),
+    "struct": (pa.array([{"a": date(2024, 1, 2)}]), [{"a": "2024-01-02"}]),
+    "dictionary": (pa.array([date(2024, 1, 2)] * 2).dictionary_encode(), ["2024-01-02"] * 2),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_dates_and_times_are_their_text(tmp_path: Path, name: str, suffix: str) -> None:
+    column, texts = TIMES[name]
+    path = arrow_file(tmp_path / f"a.{suffix}", {"text": ["a"] * len(column), "label": column})
+    assert [row["label"] for row in rows_of(path)] == texts
+    assert train_of(str(path)).answers == texts
+    assert inspect_data(str(path)).table["label"] == texts
+    if "far" not in name and name != "span":
+        assert [row["label"] for row in rows_of(path, typed=True)] == column.to_pylist()
+
+
+def test_dates_and_texts_over_files(tmp_path: Path) -> None:
+    arrow_file(tmp_path / "a.parquet", {"text": ["a"], "label": pa.array([date(2024, 1, 2)])})
+    arrow_file(tmp_path / "b.parquet", {"text": ["b"], "label": ["2024-01-02"]})
+    arrow_file(tmp_path / "c.parquet", {"text": ["c"], "label": pa.array([None], pa.date32())})
+    assert train_of(f"{tmp_path}/*").answers == ["2024-01-02", "2024-01-02", None]
+    os.replace(tmp_path / "b.parquet", tmp_path / "0.parquet")
+    assert train_of(f"{tmp_path}/*").answers == ["2024-01-02", "2024-01-02", None]
+
+
+def test_times_of_an_unknown_zone_are_only_refused_if_they_are_read(tmp_path: Path) -> None:
+    column = pa.array([1, 2], pa.timestamp("us", tz="Foo/Bar"))
+    path = arrow_file(tmp_path / "a.arrow", {**PAIR, "when": column})
+    assert train_of(str(path)).inputs == PAIR["text"]
+    assert inspect_data(str(path)).table["text"] == PAIR["text"]
+    with pytest.raises(
+        InputError, match=r"column 'when' is of the arrow type timestamp\[us, tz=Foo/Bar\], which is not"
+    ):
+        rows_of(path, columns={"when"})
+
+
+# Text
+
+
+@pytest.mark.parametrize("newline", ["", "\n"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
+def test_lines_are_those_of_the_standard_library(
+    tmp_path: Path, newline: Any, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = TextFile.pieces
+    monkeypatch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
+    for text in (
+        "a\r\nb\rc\n\n\r\rd",
+        "\r",
+        "\n",
+        "\r\n",
+        "abc\r",
+        "ab\r\n\r\ncd\r\r\n",
+        "x" * 20 + "\r" + "\n" + "y",
+        "",
+    ):
+        path = written(tmp_path / "a.txt", text or "z")
+        assert [*TextFile(str(path), "here").lines(newline)] == [*io.StringIO(text or "z", newline=newline)]
+
+
+def test_a_long_line_is_joined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of n pieces would otherwise be copied n times."""
+    copied = 0
+
+    class Counting(io.StringIO):
+        def __init__(self, text: str = "", newline: str | None = "\n") -> None:
+            nonlocal copied
+            copied += len(text)
+            super().__init__(text, newline)
+
+    monkeypatch.setattr("continual_petl.streams.reader.text_file.io.StringIO", Counting)
+    path = written(tmp_path / "a.txt", "x" * 5_000_000 + "\nend\n")
+    assert [len(line) for line in TextFile(str(path), "here").lines("")] == [5_000_001, 4]
+    assert copied < 6_000_000
+
+
+@pytest.mark.parametrize("cell_mb", [1e9, 1e14, 1e300])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet", "a.txt"])
+def test_limits_of_any_size(tmp_path: Path, cell_mb: float, name: str) -> None:
+    path = tmp_path / name
+    limits = LimitsSpec(cell_mb=cell_mb, unpacked_gb=cell_mb, ratio=cell_mb)
+    if name == "a.parquet":
+        arrow_file(path, {"text": ["a"]})
+    else:
+        written(path, {"a.csv": "text\na\n", "a.jsonl": '{"text": "a"}\n', "a.txt": "a\n"}[name])
+    assert rows_of(path, limits) == [{"text": "a"}]
+    assert f"{2 * cell_mb:g}" in limits.hint("ratio", 2 * cell_mb) or cell_mb < 1e14
+
+
+def test_columns_without_a_name_are_named_by_their_place(tmp_path: Path) -> None:
+    import pandas as pd  # type: ignore[import-untyped]
+
+    path = written(tmp_path / "a.csv", "text,label,,\nx,1,,\n")
+    assert [*rows_of(path)[0]] == [*pd.read_csv(path).columns]
+    written(path, ",,a\n1,2,3\n")
+    assert [*rows_of(path)[0]] == [*pd.read_csv(path).columns] == ["Unnamed: 0", "Unnamed: 1", "a"]
+
+
+@pytest.mark.parametrize("before", [0, 30, 300, 5000])
+def test_a_nul_in_a_text_is_a_character_wherever_it_is(tmp_path: Path, before: int) -> None:
+    content = f"text,label\n{'x' * before}a\0b,1\n"
+    rows = [*csv.reader(io.StringIO(content))]
+    assert [[*row.values()] for row in rows_of(written(tmp_path / "a.csv", content))] == rows[1:]
+
+
+@pytest.mark.parametrize("before", [0, 300, 5000])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt", "a.json"])
+def test_a_part_that_was_never_written_is_refused_wherever_it_is(tmp_path: Path, name: str, before: int) -> None:
+    row = '{"text": "a", "b": 1}\n' if "json" in name else "text,label\n"
+    path = written(tmp_path / name, (row * (before // len(row) + 1)).encode() + b"\0" * 4096)
+    with pytest.raises(
+        InputError, match=r"line [\d,]+ holds many NUL bytes, so this is binary data, or a part of the file"
+    ):
+        rows_of(path)
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda content: pa.Codec("zstd").compress(content, asbytes=True),
+    "lz4": lambda content: pa.Codec("lz4").compress(content, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_what_follows_compressed_data_is_not_ignored(tmp_path: Path, suffix: str) -> None:
+    pack = COMPRESSIONS[suffix]
+    content = "text,label\n" + "".join(f"{n * 7919 % 100_003},{n}\n" for n in range(20_000))
+    whole = pack(content.encode())
+    path = written(tmp_path / f"a.csv.{suffix}", whole)
+    assert rows_of(path) == [*csv.DictReader(io.StringIO(content))]
+    written(path, whole + pack(b"more,1\n"))
+    assert rows_of(path)[-1] == {"text": "more", "label": "1"}, "several parts, one after another"
+    says = (
+        r"the compressed file is damaged or incomplete \((?!.*bytes were).*\)\. Copy, download or compress it again\.$"
+    )
+    for damaged in (whole + b"garbage", whole + b"garbage" * 9999, whole[:-5], whole[: len(whole) // 2], whole[:-1]):
+        written(path, damaged)
+        with pytest.raises(InputError, match=says):
+            rows_of(path)
+    if suffix in ("gz", "bz2", "xz"):
+        for zeros in (4, 2**17):
+            written(path, whole + b"\0" * zeros)
+            assert len(rows_of(path)) == 20_000, "padding is no garbage"
+
+
+def test_a_key_twice_in_the_json_of_a_cell_is_refused(tmp_path: Path) -> None:
+    cell = '[{"role": "user", "content": "a", "content": "b"}, {"role": "assistant", "content": "c"}]'
+    from continual_petl.streams.sources.conversations import from_cell, messages_of
+    from continual_petl.streams.sources.row_options import options_fault, options_of
+
+    with pytest.raises(
+        ValueError, match=r"JSON in which the key 'content' is there twice is of type FaultyJson, not a list"
+    ):
+        messages_of(from_cell(cell))
+    fault = options_fault(cell, options_of('["a", {"b": 1, "b": 2}]'))
+    assert fault is not None
+    assert fault.endswith("is not a list")
