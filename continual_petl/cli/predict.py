@@ -20,8 +20,8 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, 
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import predict_unnamed
 from continual_petl.cli.predictions_out import check_output, in_portions, line_of, write_records
-from continual_petl.cli.rows_in import Named, Unusable, given_rows, read_rows
-from continual_petl.cli.skipped_rows import SkippedRows
+from continual_petl.cli.rows_in import Named, given_rows, read_rows
+from continual_petl.cli.skipped_rows import SkippedRows, Unusable
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable, quoted
 from continual_petl.heads.predictions import Prediction

@@ -10,16 +10,17 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
+from continual_petl.cli.skipped_rows import ID_COLUMNS, Unusable, UnusableRows
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import (
     Row,
     TaskColumns,
     column_names,
-    row_of_record,
+    row_of,
     standard_columns,
     unnamed_columns,
-    unnamed_row,
+    unnamed_form,
 )
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
@@ -32,53 +33,47 @@ _TABLES = (".csv", ".tsv")
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
 """A task, one of its rows, and the row's full record from the file; None for rows without columns."""
-Unusable = Callable[[int, str, Record], None]
-"""Told of a row that cannot be used: its line or number, the reason, and what could be read of it."""
 _Row = TypeVar("_Row")
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
 
-def row_of(line: str, where: str, certificate: Certificate, limits: LimitsSpec) -> Row:
-    """Parse one line of text as a row."""
+def row_of_line(line: str, where: str, certificate: Certificate | None, limits: LimitsSpec) -> Row:
+    """Parse one line of text as a row; without a task, it is a text, or two texts separated by a tab."""
     _check_text(line, where, limits)
-    if certificate.options_from == "row":
+    first, tab, second = line.partition("\t")
+    if certificate is not None and certificate.options_from == "row":
         raise InputError(
             f"{where}: in this task each row has its own options, so give --input a .jsonl, .csv, .tsv or .parquet file with "
             f"the columns {' and '.join(standard_columns(certificate))}, or with the columns that the task was learned from"
         )
-    if not certificate.pair:
-        _check_filled(where, line)
-        return kind_of(certificate).row_of_line(line)
-    first, tab, second = line.partition("\t")
-    if not tab and line.strip():
+    if certificate is not None and certificate.pair and not tab and line.strip():
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts separated by a tab (in a shell: "
             f"$'one text\\tother text'), or give --input a file with the columns "
             f"{' and '.join(standard_columns(certificate))}, or with the columns that the task was learned from"
         )
-    _check_filled(where, first, second)
-    return first, second
+    is_pair = bool(tab) if certificate is None else certificate.pair
+    for place, text in zip(("first", "second"), (first, second) if is_pair else (line,), strict=False):
+        if not text.strip():
+            what = f"the {place} text of this pair" if is_pair else "this text"
+            raise InputError(f"{where}: {what} is empty, and every row needs a text; fill it, or leave the row out.")
+    if is_pair:
+        return first, second
+    return line if certificate is None else kind_of(certificate).row_of_line(line)
 
 
 def given_rows(texts: Sequence[str], certificate: Certificate, limits: LimitsSpec) -> Iterator[Named]:
     """Yield the rows given as arguments, or else the rows on standard input as they arrive."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
-        yield certificate.task, row_of(line, f"text {number}", certificate, limits), None
+        yield certificate.task, row_of_line(line, f"text {number}", certificate, limits), None
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
     """Yield rows without a task, from arguments or standard input: a text, or two texts separated by a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
-        yield _unnamed(line, f"text {number}", limits)
-
-
-def _unnamed(line: str, where: str, limits: LimitsSpec) -> Row:
-    _check_text(line, where, limits)
-    first, tab, second = line.partition("\t")
-    _check_filled(where, *((first, second) if tab else (line,)))
-    return (first, second) if tab else line
+        yield row_of_line(line, f"text {number}", None, limits)
 
 
 def read_rows(
@@ -102,10 +97,11 @@ def read_rows(
         limits: how large the file and its cells may be.
         seen: called with each record and its location.
         whole: whether records have all their columns, and not only those that tasks read.
-        unusable: told of each row that cannot be used, which is then left out; None: such a row is an error.
+        unusable: told of each row that cannot be used, which is then left out; None: all are reported in one error, after
+            the last row.
 
     Raises:
-        InputError: if the file, or without ``unusable`` one of its rows, cannot be used; the message names its line.
+        InputError: if the file, or without ``unusable`` any of its rows, cannot be used; the message names their lines.
     """
     if _has_lines(path) and task is None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
@@ -123,9 +119,9 @@ def read_rows(
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
         if _has_lines(path):
-            return name, row_of(record["text"], where, known[name].certificate, limits), None
-        names = known[name].names_in(record, where, mixed=task_column is not None)
-        return name, row_of_record(record, where, known[name], names, in_table=format_of(path) in _TABLES), record
+            return name, row_of_line(record["text"], where, known[name].certificate, limits), None
+        form = known[name].form_of(record, where, mixed=task_column is not None)
+        return name, row_of(record, where, form, in_table=format_of(path) in _TABLES), record
 
     yield from _usable(path, named, wanted, limits, seen, unusable)
 
@@ -142,14 +138,9 @@ def read_unnamed_rows(
 
     def unnamed(record: Record, where: str) -> tuple[Row, Record | None]:
         if _has_lines(path):
-            return _unnamed(record["text"], where, limits), None
-        row = unnamed_row(
-            record, where, in_table=format_of(path) in _TABLES, advice="--task NAME, or --task-column NAME"
-        )
-        for text in _texts_of(row):
-            if not isinstance(text, str):
-                raise InputError(f"{where}: the row holds {text!r:.80}, which is not a text. Write it as text.")
-        return row, record
+            return row_of_line(record["text"], where, None, limits), None
+        form = unnamed_form(record, where, "--task NAME, or --task-column NAME")
+        return row_of(record, where, form, in_table=format_of(path) in _TABLES), record
 
     yield from _usable(path, unnamed, None if whole else unnamed_columns(), limits, seen, unusable)
 
@@ -165,9 +156,12 @@ def _usable(
     """Yield what ``row_in`` makes of each record of a file and its location."""
     _check_file(path)
     place, blank = f"--input {path}", list[int]()
-    bad: Bad | None = None if unusable is None else lambda number, what, _: unusable(number, what, {})
-    columns = None if _has_lines(path) else columns
-    for number, record in read_records(place, path, limits, columns=columns, bad=bad, typed=columns is None):
+    faulty = UnusableRows(place)
+    leave_out = unusable or faulty
+    bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
+    wanted = None if _has_lines(path) or columns is None else columns | ID_COLUMNS
+    wanted = columns if reader_of(path) == "json" else wanted  # there, all rows have all columns
+    for number, record in read_records(place, path, limits, columns=wanted, bad=bad, typed=wanted is None):
         if _has_lines(path) and not record["text"].strip():
             blank.append(number)  # no rows if nothing follows
             continue
@@ -178,12 +172,11 @@ def _usable(
                 if seen is not None and not _has_lines(path):
                     seen(found, where)
             except InputError as error:
-                if unusable is None:
-                    raise
-                unusable(at, str(error).removeprefix(f"{where}: "), found)
+                leave_out(at, str(error).removeprefix(f"{where}: "), found)
             else:
                 yield row
         blank.clear()
+    faulty.check()
 
 
 def _has_lines(path: Path) -> bool:
@@ -215,17 +208,8 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
     return name
 
 
-def _texts_of(row: Row) -> Iterator[Any]:
-    """Yield the texts of a row."""
-    for part in row if isinstance(row, tuple | list) else (row,):
-        if isinstance(part, list):
-            yield from _texts_of(part)
-            continue
-        yield next((part[key] for key in ("content", "value") if key in part), part) if isinstance(part, dict) else part
-
-
 def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
-    if len(text) > limits.cell_mb * 1e6:
+    if len(text) > limits.cell_chars:
         raise InputError(
             f"{where}: the text has more than {limits.cell_mb:g} million characters (limits.cell_mb). "
             f"{limits.hint('cell_mb', len(text) / 1e6)}"
@@ -237,14 +221,6 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
             f"{where}: {text[error.start]!a} is an unpaired surrogate, which is not valid text; repair it, for instance by "
             "saving the text as UTF-8 again"
         ) from error
-
-
-def _check_filled(where: str, *texts: str) -> None:
-    """Refuse a row with an empty text, as training does."""
-    for position, text in zip(("first", "second"), texts, strict=False):
-        if not text.strip():
-            name = "this text" if len(texts) == 1 else f"the {position} text of this pair"
-            raise InputError(f"{where}: {name} is empty, and every row needs a text; fill it, or leave the row out.")
 
 
 def _without_end(line: str) -> str:
@@ -269,7 +245,7 @@ def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     buffer = getattr(sys.stdin, "buffer", None)
     handle = sys.stdin if buffer is None else TextIOWrapper(buffer, encoding="utf-8-sig", newline="\n")
     try:
-        limit = int(limits.cell_mb * 1e6) + 2  # a longer line is refused without reading the rest of it
+        limit = limits.cell_chars + 2  # a longer line is refused without reading the rest of it
         lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, limit), "")
         yield from _without_blank_end(map(_without_end, lines))
     except UnicodeDecodeError as error:

@@ -1,15 +1,65 @@
-"""``predict --bad-rows skip``: unusable rows are left out, and written with the reason to a file beside the output."""
+"""Rows of ``predict --input`` that cannot be used: all are reported at once, or with ``--bad-rows skip`` left out.
+
+Rows that are left out are written with the reason to a file beside the output.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from continual_petl.cli.columns_out import as_json
-from continual_petl.cli.rows_in import Record, Unusable
+from continual_petl.errors import InputError
+from continual_petl.predictor.records import Record
 from continual_petl.store.files.atomic import replacing
+
+Unusable = Callable[[int, str, Record], None]
+"""Told of a row that cannot be used: its line or number, the reason, and what could be read of it."""
+ID_COLUMNS = frozenset({"id", "ID", "Id", "_id", "idx", "uid", "guid", "uuid", "qid", "row_id", "example_id"})
+"""Columns by which users know their rows."""
+_SHOWN = 5
+
+
+class UnusableRows:
+    """The rows of a file that cannot be used, each reason with the rows that it is true of; an `Unusable`.
+
+    Args:
+        place: beginning of the message; names the file.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place, self._count = place, 0
+        self._numbers: dict[str, list[str]] = {}
+        self._more: dict[str, int] = {}
+
+    def __call__(self, number: int, reason: str, record: Record) -> None:
+        """Add a row."""
+        self._count += 1
+        if reason not in self._numbers and len(self._numbers) >= _SHOWN:
+            return
+        numbers = self._numbers.setdefault(reason, [])
+        if len(numbers) < _SHOWN:
+            names = [f" ({name} {record[name]!r:.40})" for name in record if name in ID_COLUMNS]
+            numbers.append(f"{number}{names[0] if names else ''}")
+        else:
+            self._more[reason] = self._more.get(reason, 0) + 1
+
+    def check(self) -> None:
+        """Raise `InputError` if there are any."""
+        if not self._count:
+            return
+        said = []
+        for reason, numbers in self._numbers.items():
+            more = f" and {self._more[reason]:,} more" if reason in self._more else ""
+            said.append(f"{self._place}:{', '.join(numbers)}{more}: {reason}")
+        rest = self._count - sum(map(len, self._numbers.values())) - sum(self._more.values())
+        if len(said) > 1:
+            said.insert(0, f"{self._place}: {self._count:,} rows cannot be used:")
+        if rest:
+            said.append(f"and {rest:,} more rows for other reasons")
+        raise InputError("\n".join(said))
 
 
 class SkippedRows:

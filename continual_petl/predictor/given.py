@@ -16,7 +16,7 @@ import numpy as np
 
 from continual_petl.errors import InputError, counted
 from continual_petl.kind_registry import kind_of
-from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of_record, unnamed_row
+from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of, unnamed_form
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.containers import (
@@ -32,6 +32,8 @@ from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.stream_file.yaml_file import load_stream
+
+ASK = "give the argument task"
 
 
 class Given:
@@ -86,7 +88,9 @@ class Given:
         return [
             _value(item, images=True)
             if (record := _record(item)) is None
-            else unnamed_row(record, f"row {number}", in_table=False, advice="give the argument task")
+            else row_of(
+                record, f"row {number}", unnamed_form(record, f"row {number}", ASK), in_table=False, images=True
+            )
             for number, item in enumerate(self._items, 1)
         ]
 
@@ -106,9 +110,7 @@ class Given:
         if record is None:
             return item if type(item) is str else _value(item, images=kind_of(self._certificate(task)).reads_images)
         columns, where = self._columns(task), f"row {number}"
-        return row_of_record(
-            record, where, columns, columns.names_in(record, where, mixed=mixed), in_table=False, images=True
-        )
+        return row_of(record, where, columns.form_of(record, where, mixed=mixed), in_table=False, images=True)
 
     def _certificate(self, task: str) -> Certificate:
         return self._store.certificate(task)

@@ -8,11 +8,11 @@ the standard columns.
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from continual_petl.errors import InputError, known_names
@@ -21,6 +21,8 @@ from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
+from continual_petl.streams.reader.json_records import loads
+from continual_petl.streams.reader.times import as_text
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -66,7 +68,13 @@ UNNAMED = ("text", "source", "tokens", "image", "messages")
 """The columns that rows without a task are read from."""
 _BESIDE = {"text_pair": ("text",), "options": ("source", "messages")}
 """The columns that are read in addition, and beside which ones."""
-_CHAT = "the text of a user message, or a list of messages {role, content} that ends with a user message"
+_UNKNOWN = "a row without a task name"
+_FORMS = {
+    "text": "text",
+    "tokens": "a list of words, or as text with spaces between the words",
+    "messages": "the text of a user message, or a list of messages {role, content} that ends with a user message",
+    "image": "text, which is the path of an image",
+}
 _EMPTY = (None, "")
 
 
@@ -111,8 +119,8 @@ class TaskColumns:
                 f"({_listed(self.own)} in the data it was learned from); rename the column that names the tasks"
             )
 
-    def names_in(self, record: dict[str, Any], where: str, *, mixed: bool) -> tuple[str, ...]:
-        """Return the columns to read in a record: the task's own if all are present, else the standard ones.
+    def form_of(self, record: dict[str, Any], where: str, *, mixed: bool) -> RowForm:
+        """Return the form of a record: it is read from the task's own columns if all are present, else the standard ones.
 
         Args:
             record: one row of a file.
@@ -127,7 +135,7 @@ class TaskColumns:
             if all(is_there(name, record) for name in names):
                 if mixed and names is not self.standard:
                     self._check_unambiguous(record, where)
-                return names
+                return self.form(names)
         several = len(self.own) > 1
         other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
         found = known_names([*map(repr, record)]) if record else "no column"
@@ -147,71 +155,100 @@ class TaskColumns:
                 ".jsonl file may have different columns in each row."
             )
 
-    def unusable(self, where: str, name: str, value: Any) -> InputError:
-        """Return the error for a value that is not a valid row or part of one."""
-        reads = f"{where}: task {self.certificate.task!r} reads the column {name!r}"
-        if value is None:
-            return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
-        if value == [] or (isinstance(value, str) and not value.strip()):
-            return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
-        form = kind_of(self.certificate).cell_form if self.certificate.chat is None else _CHAT
-        if self.certificate.options_from == "row" and name in (self.own[-1], self.standard[-1]):
-            form = f"a list of 2 to {MAX_OPTIONS:,} different texts"
-        held = reprlib.repr(value)
-        return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
+    def form(self, names: tuple[str, ...]) -> RowForm:
+        """Return the form of a row that is read from these columns."""
+        certificate, kind = self.certificate, kind_of(self.certificate)
+        chat = None if certificate.chat is None else certificate.chat.system
+        holds = "tokens" if kind.per_word else "image" if kind.reads_images else "text"
+        holds = holds if certificate.chat is None else "messages"
+        form = kind.cell_form if certificate.chat is None else _FORMS["messages"]
+        reader = f"task {certificate.task!r}"
+        return RowForm(reader, names, holds, form, options=certificate.options_from == "row", system=chat, asked=True)
 
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(map(repr, names))
 
 
-def row_of_record(
-    record: Record, where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool, images: bool = False
-) -> Row:
+@dataclass(frozen=True)
+class RowForm:
+    """The columns that a row is read from, and what they hold."""
+
+    reader: str
+    """Who reads the row, for messages."""
+    columns: tuple[str, ...]
+    holds: str
+    """What the first column holds: ``text`` (also the second one), ``tokens``, ``messages`` or ``image``."""
+    cells: str
+    """What it holds in words, for messages."""
+    options: bool = False
+    """Whether the last column holds the options of the row."""
+    system: str | None = None
+    """The system prompt of the task."""
+    asked: bool = False
+    """Whether a conversation has to end with a question, since its task is known."""
+
+    def unusable(self, where: str, name: str, value: Any, why: str = "") -> InputError:
+        """Return the error for a cell that is not of this form."""
+        reads = f"{where}: {self.reader} reads the column {name!r}"
+        if value is None:
+            return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
+        if value == [] or (isinstance(value, str) and not value.strip()):
+            return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
+        is_last = self.options and name == self.columns[-1]
+        form = f"a list of 2 to {MAX_OPTIONS:,} different texts" if is_last else self.cells
+        held = f"{reprlib.repr(value)}{f' ({why})' if why else ''}"
+        return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
+
+
+def row_of(record: Record, where: str, form: RowForm, *, in_table: bool, images: bool = False) -> Row:
     """Return the row that a record holds.
 
     Args:
         record: the record.
         where: its location, for messages.
-        task: the task that predicts.
-        names: the columns to read; see `TaskColumns.names_in`.
+        form: the columns to read, and their form.
         in_table: whether cells are texts, which hold lists as JSON.
-        images: whether an image may be anything that the task learns from, rather than a path only.
+        images: whether an image may be anything that a task learns from, rather than a path only.
 
     Raises:
         InputError: if a cell is not valid.
     """
-    if task.certificate.options_from == "row":
-        value = cell_of(names[-1], record) if in_table else plain(cell_of(names[-1], record))
-        options = options_of(value) if in_table or not isinstance(value, str) else None
-        if options_fault(value, options) is not None:
-            raise task.unusable(where, names[-1], value)
-        return _source(record, where, task, names[:-1], in_table, images), options
-    return _source(record, where, task, names, in_table, images)
-
-
-def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str], in_table: bool, images: bool) -> Row:
-    if kind_of(task.certificate).per_word:
-        words = words_in(plain(record[names[0]]), in_table=in_table)
-        if (
-            not isinstance(words, list)
-            or not words
-            or not all(isinstance(word, str) and word.strip() for word in words)
-        ):
-            raise task.unusable(where, names[0], words)
-        return words
-    if task.certificate.chat is not None:
-        row = messages_in(plain(record[names[0]]), in_table=in_table)
-        try:
-            conversation(messages_of(row), task.certificate.chat.system, ends="user")
-        except ValueError as error:
-            raise InputError(f"{task.unusable(where, names[0], row)} What is wrong: {error}.") from error
+    names = form.columns[:-1] if form.options else form.columns
+    parts = [_part(record[name], where, form, name, in_table=in_table, images=images) for name in names]
+    row = parts[0] if len(parts) == 1 else tuple(parts)
+    if not form.options:
         return row
-    for name in names:
-        image = images and kind_of(task.certificate).reads_images and not isinstance(record[name], str | None)
-        if not image and (not isinstance(record[name], str) or not record[name].strip()):
-            raise task.unusable(where, name, record[name])
-    return (record[names[0]], record[names[1]]) if task.certificate.pair else record[names[0]]
+    value = cell_of(form.columns[-1], record)
+    value = value if in_table else plain(value)
+    options = options_of(value) if in_table or not isinstance(value, str) else None
+    if (fault := options_fault(value, options)) is not None:
+        raise form.unusable(where, form.columns[-1], value, fault)
+    return row, options
+
+
+def _part(value: Any, where: str, form: RowForm, name: str, *, in_table: bool, images: bool) -> Any:
+    """Return what a row has in one column."""
+    if form.holds == "tokens":
+        words = words_in(plain(value), in_table=in_table)
+        if isinstance(words, list) and words and all(isinstance(word, str) and word.strip() for word in words):
+            return words
+        raise form.unusable(where, name, words)
+    if form.holds == "messages":
+        value = from_cell(plain(value)) if in_table else plain(value)
+        try:
+            messages = messages_of(value)
+            if form.asked:
+                conversation(messages, form.system, ends="user")
+        except ValueError as error:
+            raise form.unusable(where, name, value, str(error)) from error
+        return value
+    if isinstance(value, date | time | timedelta):
+        value = as_text(value)
+    is_image = images and form.holds == "image" and not isinstance(value, str | None)
+    if not is_image and (not isinstance(value, str) or not value.strip()):
+        raise form.unusable(where, name, value)
+    return value
 
 
 def unnamed_columns() -> set[str]:
@@ -219,70 +256,48 @@ def unnamed_columns() -> set[str]:
     return {*UNNAMED, *_BESIDE, *(name for kind in kinds() if kind.always_pairs for name in kind.columns[:2])}
 
 
-def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> Row:
-    """Return the row that a record without a task holds, in one of the standard columns.
+def unnamed_form(record: Record, where: str, advice: str) -> RowForm:
+    """Return the form of a record without a task, which is read from one of the standard columns.
 
     Args:
         record: the record.
         where: its location, for messages.
-        in_table: whether cells are texts, which hold lists as JSON.
         advice: how to name the task instead, for messages.
 
     Raises:
         InputError: unless exactly one of the columns is filled, beside nothing that could not be read with it.
     """
-    for first, second in (kind.columns[:2] for kind in kinds() if kind.always_pairs):
-        if not {first, second} - record.keys() and not {"text", "text_pair"} & record.keys():
-            pair = {"text": record[first], "text_pair": record[second]}
-            record = {key: value for key, value in record.items() if key not in (first, second)} | pair
-    found = [name for name in UNNAMED if name in record and not _is_empty(record[name])]
+    found: list[tuple[str, ...]] = [(name,) for name in UNNAMED if name in record and not _is_empty(record[name])]
+    empty = [name for name in UNNAMED if name in record]
+    pairs = [kind.columns[:2] for kind in kinds() if kind.always_pairs]
+    if not {"text", "text_pair"} & record.keys():
+        found += [pair for pair in pairs if {*pair} <= record.keys()]
     if len(found) != 1:
-        empty = [name for name in UNNAMED if name in record]
         if empty and not found:
+            nothing = all(record[name] is None for name in empty)
             raise InputError(
-                f"{where}: the column{'s' * (len(empty) > 1)} {' and '.join(map(repr, empty))} "
-                f"{'are' if len(empty) > 1 else 'is'} empty here: fill {'one of them' if len(empty) > 1 else 'it'}, or leave "
-                "the row out."
+                f"{where}: {_UNKNOWN} reads the column{'s' * (len(empty) > 1)} {_listed(empty)}, which "
+                f"{'are' if len(empty) > 1 else 'is'} {'null' if nothing else 'empty'} here: fill "
+                f"{'one of them' if len(empty) > 1 else 'it'}, or leave the row out."
             )
-        what = f"fills {' and '.join(map(repr, found))}" if found else f"has {column_names(record)}"
+        what = f"fills {_listed([names[0] for names in found])}" if found else f"has {column_names(record)}"
         raise InputError(
             f"{where}: a row without a task name is read from one of the columns {', '.join(UNNAMED)} (a pair also "
             f"from text_pair, and a row with its own options from options); this one {what}. Rename the column, or name the "
             f"task: {advice}."
         )
+    (names,) = found
     # An empty list of options is a row without any, and not a column of other rows.
     beside = [name for name in _BESIDE if not _is_empty(record.get(name)) or isinstance(record.get(name), list | tuple)]
     for name in beside:
-        if found[0] not in _BESIDE[name]:
+        if names[0] not in _BESIDE[name]:
             raise InputError(
                 f"{where}: a row without a task name that fills {name!r} has to fill {' or '.join(_BESIDE[name])}, but this "
-                f"one fills {found[0]!r}, beside which {name!r} would not be read. Rename or remove the column {name!r}, or "
+                f"one fills {names[0]!r}, beside which {name!r} would not be read. Rename or remove the column {name!r}, or "
                 f"name the task: {advice}."
             )
-    row = record[found[0]]
-    if found == ["tokens"]:
-        return words_in(plain(row), in_table=in_table)
-    if found == ["messages"]:
-        row = messages_in(plain(row), in_table=in_table)
-    if beside == ["text_pair"]:
-        row = (row, record["text_pair"])
-    for text in row if isinstance(row, tuple) else (row,):
-        if found[0] not in ("image", "messages") and not isinstance(text, str):
-            raise InputError(f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text.")
-        if isinstance(text, str) and not text.strip():
-            raise InputError(
-                f"{where}: column {found[0]!r} holds a text that is empty here: fill it, or leave the row out."
-            )
-    if beside != ["options"]:
-        return row
-    value = record["options"] if in_table else plain(record["options"])
-    options = options_of(value) if in_table or not isinstance(value, str) else None
-    if (fault := options_fault(value, options)) is not None:
-        raise InputError(
-            f"{where}: column 'options': {fault}; a row with its own options needs a list of 2 to {MAX_OPTIONS:,} different "
-            "texts. Write it in this form, or remove the column."
-        )
-    return row, options
+    holds = names[0] if names[0] in _FORMS else "text"
+    return RowForm(_UNKNOWN, (*names, *beside), holds, _FORMS[holds], options="options" in beside)
 
 
 def _is_empty(value: Any) -> bool:
@@ -295,16 +310,11 @@ def words_in(value: Any, *, in_table: bool) -> Any:
         return value
     if in_table and value.lstrip().startswith("["):
         try:
-            found = json.loads(value)
+            found = loads(value)
         except (ValueError, RecursionError):
             return value.split()
         return found if isinstance(found, list) else value.split()
     return value.split()
-
-
-def messages_in(value: Any, *, in_table: bool) -> Any:
-    """Return a list of messages, parsed from JSON in a table, or the text of a message."""
-    return from_cell(value) if in_table else value
 
 
 def column_names(record: Record) -> str:

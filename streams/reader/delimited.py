@@ -54,16 +54,14 @@ def delimited_records(
     header(names)
     kept = [number for number, name in enumerate(names) if columns is None or name in columns]
     kept_names, pick = [names[number] for number in kept], _picker(kept)
-    advice, left = separators_hint(names).strip(), FULL_ROWS
-    if not advice:
-        advice = (
-            f"Repair these lines: {'no text may hold a tab' if tabs else 'put a text that holds a comma in quotes'}."
-        )
-    wrong = f"while the header names {counted(len(names), 'column')} ({shown_columns(names)})"
+    repair = "no text may hold a tab" if tabs else "put a text that contains a comma in double quotes"
+    repair = separators_hint(names).strip() or f"Repair these lines: {repair}."
+    advice = f"The header names {counted(len(names), 'column')} ({shown_columns(names)}). {repair}"
+    left = FULL_ROWS
     for start, fields in rows:
         if len(fields) != len(names):
             if fields:
-                bad(start, f"{counted(len(fields), 'field')}, {wrong}", advice)
+                bad(start, f"{counted(len(fields), 'field')} instead of {len(names)}", advice)
         elif left > 0:
             left -= 1
             yield start, dict(zip(names, fields, strict=True))

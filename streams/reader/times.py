@@ -6,11 +6,11 @@ import re
 from datetime import date, time, timedelta
 from typing import Any
 
-import pyarrow as pa
-
 
 def has_text(kind: Any) -> bool:
     """Return whether a type of dates or times can be written as text: not the times of an unknown zone."""
+    import pyarrow as pa  # importing it takes a moment, and `as_text` does not need it
+
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             pa.lib.string_to_tzinfo(kind.tz)
@@ -36,11 +36,13 @@ def _text(scalar: Any) -> str:
     try:
         return as_text(scalar.as_py())
     except (OverflowError, ValueError):
+        import pyarrow as pa
+
         kind: Any = scalar.type
         unit: Any = getattr(kind, "unit", "D" if pa.types.is_date32(kind) else "ms")
         if pa.types.is_duration(kind) or pa.types.is_time(kind):
             return f"{scalar.value} {unit}"
-        import numpy as np  # not needed otherwise
+        import numpy as np
 
         moment = np.datetime64(scalar.value, unit)
         if pa.types.is_date(kind):

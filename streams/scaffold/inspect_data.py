@@ -91,6 +91,8 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     assert reader is not None
     whole = read_table(name, files[first], Wanted(), limits)
     num_rows = max(map(len, whole.values()), default=0)
+    if not num_rows:
+        raise InputError(f"{', '.join(files[first])}: there are no rows; give files with rows")
     table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
     beside = os.path.join(local_path(data), "labels.json")
     labels = os.path.join(data, "labels.json") if os.path.isfile(beside) else None

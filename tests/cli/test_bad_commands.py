@@ -84,7 +84,7 @@ CASES = [
     ),
     Case(
         "input ragged",
-        ["in.csv:3: 2 fields, but the header names 1 column ('text')", "double quotes"],
+        ["in.csv:3: 2 fields instead of 1. The header names 1 column ('text')", "double quotes"],
         files={"in.csv": "text\na\nb, c\n"},
         options=["--input", "FOLDER/in.csv"],
         command=_PREDICT,

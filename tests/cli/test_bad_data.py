@@ -85,7 +85,7 @@ CASES = [
     ),
     Case(
         "empty split",
-        ["task 'other', split test (FOLDER/data/other/test.jsonl): it has 0 rows but needs at least 1"],
+        ["task 'other', FOLDER/data/other/test.jsonl: this file is empty (0 bytes): download or write it again"],
         files={"data/other/test.jsonl": ""},
     ),
     Case("empty table", ["split train (FOLDER/data/other/train.csv): it has 0 rows but needs"], files=table()),
@@ -132,31 +132,37 @@ CASES = [
     ),
     Case(
         "parquet",
-        ["task 'other', split train: cannot read", "train.parquet as parquet", "Repair the file"],
+        [
+            "task 'other', FOLDER/data/other/train.parquet: cannot be read as parquet: ",
+            "Copy, download or write it again",
+        ],
         files=NO_FILES | {"data/other/train.parquet": b"PAR1 no"},
     ),
     Case(
         "json",
-        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair this line"],
+        [
+            f"task 'other', FOLDER/{TRAIN}: 1 line cannot be read: line 2: not JSON (Expecting value, at character 9)",
+            "Repair it, or leave it out",
+        ],
         files={TRAIN: '{"text": "a", "label": "no"}\n{"text": \n'},
     ),
     Case(
         "json of test",
-        ["split test: cannot read 'test' of FOLDER/data/other/test.jsonl as json: line 1"],
+        ["task 'other', FOLDER/data/other/test.jsonl: 1 line cannot be read: line 1: not a JSON object"],
         files={"data/other/test.jsonl": "3\n"},
     ),
     Case(
         "ragged",
         [
-            "train.csv: the header names 2 columns ('text', 'label'), but 2 lines have",
-            "fields: line 3: 3; line 6: 1",
+            "train.csv: 2 lines cannot be read: line 3: 3 fields instead of 2; line 6: 1 field instead of 2.",
+            "The header names 2 columns ('text', 'label')",
             "double quotes",
         ],
         files=table("a,no", "b, c,yes", '"d\n",no', "e"),
     ),
     Case(
         "ragged throughout",
-        ["3 lines have a different number of fields: line 2: 3"],
+        ["3 lines cannot be read: line 2: 3 fields instead of 2; line 3: 3 fields instead of 2"],
         files=table("a,b,no", "c,d,yes", "e,f,no"),
     ),
     Case(

@@ -194,7 +194,7 @@ def test_task_missing_from_the_stream_file_uses_standard_columns(
     assert answers(shorter, "topics", file_of(tmp_path / "rows.csv", ("text",), rows)) == expected
     own = file_of(tmp_path / "own.csv", ("question",), rows)
     said = refused(capsys, str(shorter), "--task", "topics", "--input", str(own))
-    assert "own.csv:2: task 'topics' reads the column 'text'; found 'question'." in said
+    assert "own.csv:2, 3: task 'topics' reads the column 'text'; found 'question'." in said
 
 
 def test_columns_contradicting_the_certificate_are_not_used(run: Path) -> None:

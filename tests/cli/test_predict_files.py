@@ -136,10 +136,10 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.txt", "w1\n\nw2\n", ["--task", "yesno"], "r.txt:2: this text is empty, and every row needs a text"),
         ("r.jsonl", '{"text": "w1"}\n{"text": null}\n', ["--task", "yesno"],
          "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
-        ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"line 1: column 'text' holds '\ud800', an unpaired"),
+        ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: column 'text' holds '\ud800', an unpaired"),
         ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Are these several columns? .csv files use commas"),
         ("r.csv", "text;label\na, b;c\n", ["--task", "yesno"],
-         "line 2: 2 fields, while the header names 1 column ('text;label'). Are these several columns? .csv files"),
+         "r.csv:2: 2 fields instead of 1. The header names 1 column ('text;label'). Are these several columns? .csv"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "r.csv: this file is empty (0 bytes)"),
         ("r.csv", "text\n", ["--task", "yesno"], "r.csv: it has no rows"),
@@ -328,11 +328,64 @@ def test_bad_rows_are_left_out_and_written_with_the_reasons(
     assert [json.loads(line)["n"] for line in output.read_text().splitlines()] == [1, 3]
     left = [json.loads(line) for line in Path(f"{output}.bad-rows.jsonl").read_text().splitlines()]
     assert [row["row"] for row in left] == [2, 3, 4, 6]
-    assert left[0]["reason"] == "not JSON (Expecting value, at character 1)"
+    assert left[0]["reason"] == "not JSON (Expecting value, at character 1). Repair it, or leave it out."
     assert "empty here: fill it" in left[1]["reason"]
     assert left[1]["record"] == {"text": "  ", "n": 2}
     assert main([*argv, "--bad-rows", "skip", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bad_rows"] == 4
+
+
+def test_all_bad_rows_are_reported_at_once_with_the_ids_of_the_user(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = "".join(
+        f'{{"text": {json.dumps("" if n % 2 else None if n == 4 else "w1")}, "id": "q{n}", "idx": {n}}}\n'
+        for n in range(20)
+    )
+    rows = rows_file(tmp_path, "r.jsonl", content + "no json\n")
+    place = rows[1]
+    for named, reads in ((["--task", "yesno"], "task 'yesno' reads"), ([], "a row without a task name reads")):
+        assert main(["predict", str(run), *named, *rows]) == 2
+        said = capsys.readouterr()
+        assert said.out == "", "nothing is predicted"
+        assert said.err.removeprefix("continual-petl: ").splitlines() == [
+            f"--input {place}: 12 rows cannot be used:",
+            f"--input {place}:2 (id 'q1'), 4 (id 'q3'), 6 (id 'q5'), 8 (id 'q7'), 10 (id 'q9') and 5 more: {reads} the "
+            "column 'text', which is empty here: fill it, or leave the row out.",
+            f"--input {place}:5 (id 'q4'): {reads} the column 'text', which is null here: fill it, or leave the row out.",
+            f"--input {place}:21: not JSON (Expecting value, at character 1). Repair it, or leave it out.",
+        ]
+
+
+def test_the_id_of_a_row_is_named_far_down_in_a_table(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = "guid,text\n" + "".join(f"g{n},{'' if n == 1500 else 'w1'}\n" for n in range(1600))
+    assert main(["predict", str(run), "--task", "yesno", *rows_file(tmp_path, "r.csv", content)]) == 2
+    assert "r.csv:1502 (guid 'g1500'): task 'yesno' reads the column 'text', which is empty" in capsys.readouterr().err
+
+
+def test_many_reasons_are_counted(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = "".join(f'{{"text": {n}}}\n' for n in range(30))
+    assert main(["predict", str(run), "--task", "yesno", *rows_file(tmp_path, "r.jsonl", content)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].endswith("r.jsonl: 30 rows cannot be used:")
+    assert "r.jsonl:5: task 'yesno' reads the column 'text' as text; here it holds 4. Write it in this form" in said[5]
+    assert said[6] == "and 25 more rows for other reasons"
+
+
+def test_similar_reports_faults_also_beyond_the_rows_it_takes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from continual_petl.cli.commands import similar
+
+    monkeypatch.setattr(similar, "MAX_ROWS", 3)
+    for bad in (1, 8):
+        lines = ['{"text": "w1"}'] * 10
+        lines[bad] = "no json"
+        _, path = rows_file(tmp_path, "r.jsonl", "\n".join(lines))
+        assert main(["similar", str(run), path]) == 2
+        assert f"r.jsonl:{bad + 1}: not JSON (Expecting value" in capsys.readouterr().err
 
 
 def test_bad_rows_are_refused_unless_they_are_to_be_left_out(

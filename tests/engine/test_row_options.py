@@ -194,11 +194,17 @@ def test_options_of_a_file_are_read_without_a_task_name(
         ({"source": "w1", "text_pair": "w2"}, "that fills 'text_pair' has to fill text, but this one fills 'source'"),
         (
             {"source": "w1", "options": ["w2"]},
-            "column 'options': it has 1 option; a row with its own options needs a list",
+            "the column 'options' as a list of 2 to 1,000 different texts; here it holds ['w2'] (it has 1 option). Write it",
         ),
-        ({"source": "w1", "options": "w2"}, "column 'options': 'w2' is not a list; a row"),
-        ({"source": "w1", "options": []}, "column 'options': it has 0 options; a row"),
-        ({"source": 3, "options": ["w2", "w3"]}, "column 'source' holds 3, which is not a text"),
+        (
+            {"source": "w1", "options": "w2"},
+            "a list of 2 to 1,000 different texts; here it holds 'w2' ('w2' is not a list)",
+        ),
+        ({"source": "w1", "options": []}, "the column 'options', which is empty here: fill it, or leave the row out"),
+        (
+            {"source": 3, "options": ["w2", "w3"]},
+            "reads the column 'source' as text; here it holds 3. Write it in this form",
+        ),
     ],
 )
 def test_columns_that_would_not_be_read_are_refused(

@@ -289,9 +289,11 @@ def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) 
     with pytest.raises(InputError, match="got a set, which has no order"):
         run.predict(set(TEXTS))
     for empty in (pd.DataFrame({"text": [""]}), {"text": ""}, [{"text": None}], pd.DataFrame({"text": [None]})):
-        with pytest.raises(InputError, match=r"^row 1: the column 'text' is empty here: fill it, or leave the row out"):
+        with pytest.raises(
+            InputError, match=r"^row 1: a row without a task name reads the column 'text', which is (null|empty)"
+        ):
             run.predict(empty)
-    with pytest.raises(InputError, match=r"the columns 'text' and 'source' are empty here: fill one of them"):
+    with pytest.raises(InputError, match=r"the columns 'text' and 'source', which are empty here: fill one of them"):
         run.predict([{"text": "", "source": None}])
     with pytest.raises(InputError, match=r"got a Series of pandas of 2 whose index has 'text'"):
         run.predict(pd.Series(["w1", "w2"], index=["text", "b"]))

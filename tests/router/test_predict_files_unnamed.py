@@ -89,7 +89,10 @@ def test_lines_of_a_text_file_are_rows(run: Run, tmp_path: Path, capsys: pytest.
             r"rows.jsonl:1: a row without a task name is read from one of the columns text, source, tokens",
         ),
         ({"text": "w1", "source": "w2"}, "this one fills 'text' and 'source'"),
-        ({"text": 3}, "column 'text' holds 3, which is not a text"),
+        (
+            {"text": 3},
+            "a row without a task name reads the column 'text' as text; here it holds 3. Write it in this form",
+        ),
         ({"text": "w1", "task": "low"}, "the input has a column 'task', and --output adds one of the same name"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import deque
 from itertools import islice
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 MAX_ROWS = 1000
-"""Maximum number of rows read from a file."""
+"""Maximum number of rows taken from a file."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -51,7 +52,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(
             f"{target}: it is neither a learned task{did_you_mean(target, known)} nor a file with rows; give one of the two"
         )
-    rows = None if target in known else [row for row, _ in islice(read_unnamed_rows(Path(target)), MAX_ROWS)]
+    rows = None
+    if target not in known:
+        given = read_unnamed_rows(Path(target))
+        rows = [row for row, _ in islice(given, MAX_ROWS)]
+        deque(given, 0)  # faults are reported after the last row
     distances = run.similar(target if rows is None else rows)
     ranked = [
         {"task": task, "distance": distance, "kind": run.store.certificate(task).kind}
