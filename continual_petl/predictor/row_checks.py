@@ -18,9 +18,11 @@ from continual_petl.predictor.records import Row
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.sources.conversations import Message, conversation, messages_of
+from continual_petl.streams.sources.conversations import conversation, messages_of
 from continual_petl.streams.sources.row_options import options_fault
 from continual_petl.streams.stream_file.size_limits import half_character
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -103,47 +105,72 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
 
 
 def check_request(rows: Sequence[Row], numbers: Sequence[int], certificate: Certificate) -> Request:
-    """Return the rows of a task, or raise `InputError` naming the first row of a type that the task was not learned on.
+    """Return the rows of a task, or raise `InputError` naming those that the task cannot read.
 
     Args:
         rows: all rows that were given.
         numbers: indices of the rows that the task is to predict.
         certificate: the certificate of the task.
     """
-    own = [rows[number] for number in numbers]
-    options: list[Sequence[str]] | None = None
-    if certificate.options_from == "row":
-        parts = [_beside_options(row, number, certificate) for number, row in zip(numbers, own, strict=True)]
-        own, options = [source for source, _ in parts], [texts for _, texts in parts]
-    if certificate.chat is not None:
-        chats = [_conversation(row, number, certificate) for number, row in zip(numbers, own, strict=True)]
-        return Request(certificate, numbers, chats, None, options)
-    for place, (number, row) in enumerate(zip(numbers, own, strict=True)):
-        wanted = kind_of(certificate).wanted_row(row, pair=certificate.pair)
-        if wanted is not None:
-            more = "; a tuple is always one row: give several rows in a list" * (
-                isinstance(row, tuple) and len(rows) == 1
-            )
-            raise InputError(
-                f"task {certificate.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}{more}"
-            )
-        if not _is_filled(row, certificate):
-            raise InputError(
-                f"task {certificate.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs "
-                f"a text, as "
-                "in training: fill it, or leave the row out"
-            )
-        texts = [] if kind_of(certificate).reads_images else [row] if isinstance(row, str) else row
-        if (half := half_character("\n".join([*texts, *(options[place] if options else ())]))) is not None:
-            raise InputError(
-                f"task {certificate.task!r}: row {number + 1} contains {half}, half of a surrogate pair, which is not a "
-                "character: write the complete character"
-            )
+    parts, faults = [], dict[str, list[str]]()
+    for number in numbers:
+        try:
+            parts.append(_parts(rows[number], certificate))
+        except ValueError as error:
+            what, _, rule = str(error).rpartition("; ")
+            faults.setdefault(rule, []).append(f"row {number + 1}{what}")
+    if faults:
+        count, more = sum(map(len, faults.values())), ""
+        if isinstance(rows[0], tuple) and len(rows) == 1 and "each row of this task" in next(iter(faults)):
+            more = "; a tuple is always one row: give several rows in a list"
+        said = [
+            f"{'; '.join(own[:_SHOWN])}{f' and {len(own) - _SHOWN:,} more' if len(own) > _SHOWN else ''}; {rule}"
+            for rule, own in faults.items()
+        ]
+        begin = "" if count == 1 else f"{count:,} rows cannot be used: "
+        raise InputError(f"task {certificate.task!r}: {begin}{'. And '.join(said)}{more}")
+    inputs = [source for source, _ in parts]
+    options = [texts for _, texts in parts if texts is not None] if certificate.options_from == "row" else None
     if certificate.pair:
-        return Request(certificate, numbers, [row[0] for row in own], [row[1] for row in own])
-    if kind_of(certificate).per_word:
-        own = [row.split() if isinstance(row, str) else list(row) for row in own]
-    return Request(certificate, numbers, own, None, options)
+        return Request(certificate, numbers, [row[0] for row in inputs], [row[1] for row in inputs])
+    return Request(certificate, numbers, inputs, None, options)
+
+
+def _parts(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | None]:
+    """Return what a task reads of a row, and the row's own options, if it has any.
+
+    Raises:
+        ValueError: if the task cannot read it, with the end of a sentence that begins with the number of the row, and after
+            a semicolon what is true of all rows.
+    """
+    kind, options = kind_of(certificate), None
+    if certificate.options_from == "row":
+        if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
+            wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
+            raise ValueError(f" is {_shown(row)}; each row of this task is {wanted}")
+        row, options = row
+        if (fault := options_fault(options, list(options))) is not None:
+            raise ValueError(f", options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
+    if certificate.chat is not None:
+        try:
+            return conversation(messages_of(row), certificate.chat.system, ends="user"), options
+        except ValueError as error:
+            raise ValueError(
+                f" is {_shown(row)}: {error}; each row of this task is the text of a user message, or a list of messages "
+                "{role, content} that ends with a user message"
+            ) from error
+    if (wanted_row := kind.wanted_row(row, pair=certificate.pair)) is not None:
+        raise ValueError(f" is {_shown(row)}; each row of this task is {wanted_row}")
+    texts = [] if kind.reads_images else [row] if isinstance(row, str) else [*row]
+    if not all(map(str.strip, texts)):
+        raise ValueError(
+            f" is {_shown(row)}, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
+        )
+    if (half := half_character("\n".join([*texts, *(options or ())]))) is not None:
+        raise ValueError(
+            f" contains {half}, half of a surrogate pair, which is not a character; write the complete character"
+        )
+    return row.split() if kind.per_word and isinstance(row, str) else list(row) if kind.per_word else row, options
 
 
 def accepts(row: Row, certificate: Certificate) -> bool:
@@ -205,38 +232,6 @@ def in_words(
             **own,
         )
     return [replace(each, task=certificate.task) for each in found]
-
-
-def _beside_options(row: Row, number: int, certificate: Certificate) -> tuple[Row, Sequence[str]]:
-    """Return a row of a task whose rows have their own options: the source, and the options."""
-    wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
-    if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
-        raise InputError(
-            f"task {certificate.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
-        )
-    if (fault := options_fault(row[1], list(row[1]))) is not None:
-        raise InputError(
-            f"task {certificate.task!r}: row {number + 1}, options: {fault}; a row needs 2 to {MAX_OPTIONS:,} "
-            f"different texts "
-            "to choose from"
-        )
-    return row[0], row[1]
-
-
-def _conversation(row: Row, number: int, certificate: Certificate) -> list[Message]:
-    assert certificate.chat is not None
-    try:
-        return conversation(messages_of(row), certificate.chat.system, ends="user")
-    except ValueError as error:
-        raise InputError(
-            f"task {certificate.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
-            "user message, or a list of messages {role, content} that ends with a user message"
-        ) from error
-
-
-def _is_filled(row: Row, certificate: Certificate) -> bool:
-    """Return whether a row of the right type has no blank text; an image has no text at all."""
-    return kind_of(certificate).reads_images or all(text.strip() for text in ((row,) if isinstance(row, str) else row))
 
 
 def _shown(row: Row) -> str:
