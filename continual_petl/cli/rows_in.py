@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,6 +26,7 @@ from continual_petl.predictor.records import (
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
 from continual_petl.streams.reader.faulty_rows import Bad
+from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.stream_file.file_types import refuse_other_type
@@ -105,7 +107,8 @@ def read_rows(
     """
     if _has_lines(path) and task is None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
-    wanted = None if task is None or whole else {*columns_of(task).own, *columns_of(task).standard}
+    reads = None if task is None or _has_lines(path) else columns_of(task)
+    wanted = None if reads is None or whole else {*reads.own, *reads.standard}
     known: dict[str, TaskColumns] = {}
 
     def named(record: Record, where: str) -> Named:
@@ -123,7 +126,8 @@ def read_rows(
         form = known[name].form_of(record, where, mixed=task_column is not None)
         return name, row_of(record, where, form, in_table=format_of(path) in _TABLES), record
 
-    yield from _usable(path, named, wanted, limits, seen, unusable)
+    reading = _Reading(path, limits, seen, unusable, LISTS if reads is None else reads.lists)
+    yield from reading.rows(named, wanted)
 
 
 def read_unnamed_rows(
@@ -142,41 +146,48 @@ def read_unnamed_rows(
         form = unnamed_form(record, where, "--task NAME, or --task-column NAME")
         return row_of(record, where, form, in_table=format_of(path) in _TABLES), record
 
-    yield from _usable(path, unnamed, None if whole else unnamed_columns(), limits, seen, unusable)
+    yield from _Reading(path, limits, seen, unusable).rows(unnamed, None if whole else unnamed_columns())
 
 
-def _usable(
-    path: Path,
-    row_in: Callable[[Record, str], _Row],
-    columns: Set[str] | None,
-    limits: LimitsSpec,
-    seen: Callable[[Record, str], None] | None,
-    unusable: Unusable | None,
-) -> Iterator[_Row]:
-    """Yield what ``row_in`` makes of each record of a file and its location."""
-    _check_file(path)
-    place, blank = f"--input {path}", list[int]()
-    faulty = UnusableRows(place)
-    leave_out = unusable or faulty
-    bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
-    wanted = None if _has_lines(path) or columns is None else columns | ID_COLUMNS
-    wanted = columns if reader_of(path) == "json" else wanted  # there, all rows have all columns
-    for number, record in read_records(place, path, limits, columns=wanted, bad=bad, typed=wanted is None):
-        if _has_lines(path) and not record["text"].strip():
-            blank.append(number)  # no rows if nothing follows
-            continue
-        for at, found in [*((line, {"text": ""}) for line in blank), (number, record)]:
-            where = f"{place}:{at}"
-            try:
-                row = row_in(found, where)
-                if seen is not None and not _has_lines(path):
-                    seen(found, where)
-            except InputError as error:
-                leave_out(at, str(error).removeprefix(f"{where}: "), found)
-            else:
-                yield row
-        blank.clear()
-    faulty.check()
+@dataclass(frozen=True)
+class _Reading:
+    """How a file is read; see `read_rows`."""
+
+    path: Path
+    limits: LimitsSpec
+    seen: Callable[[Record, str], None] | None
+    unusable: Unusable | None
+    lists: Set[str] = LISTS
+
+    def rows(self, row_in: Callable[[Record, str], _Row], columns: Set[str] | None) -> Iterator[_Row]:
+        """Yield what ``row_in`` makes of each record and its location; ``columns`` are those to read, or None for all."""
+        path, blank = self.path, list[int]()
+        _check_file(path)
+        place = f"--input {path}"
+        faulty = UnusableRows(place)
+        leave_out = self.unusable or faulty
+        bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
+        if columns is not None and reader_of(path) != "json":  # there, all rows have all columns
+            columns = None if _has_lines(path) else columns | ID_COLUMNS
+        records = read_records(
+            place, path, self.limits, columns=columns, bad=bad, lists=self.lists, typed=columns is None
+        )
+        for number, record in records:
+            if _has_lines(path) and not record["text"].strip():
+                blank.append(number)  # no rows if nothing follows
+                continue
+            for at, found in [*((line, {"text": ""}) for line in blank), (number, record)]:
+                where = f"{place}:{at}"
+                try:
+                    row = row_in(found, where)
+                    if self.seen is not None and not _has_lines(path):
+                        self.seen(found, where)
+                except InputError as error:
+                    leave_out(at, str(error).removeprefix(f"{where}: "), found)
+                else:
+                    yield row
+            blank.clear()
+        faulty.check()
 
 
 def _has_lines(path: Path) -> bool:

@@ -21,7 +21,7 @@ from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
-from continual_petl.streams.reader.json_records import loads
+from continual_petl.streams.reader.json_records import LISTS, loads
 from continual_petl.streams.reader.times import as_text
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.option_columns import cell_of, is_there
@@ -110,6 +110,13 @@ class TaskColumns:
         read = spec.columns.read_by(spec.kind)
         own = tuple(name for key in keys if (name := read.get(key)) is not None)
         return cls(certificate, standard if len(own) < len(keys) else own, standard)
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """The columns that hold a list in each row."""
+        form = self.form(self.own)
+        own = {*(self.own[:1] if form.holds in LISTS else ()), *(self.own[-1:] if form.options else ())}
+        return LISTS | own
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""

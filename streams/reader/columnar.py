@@ -225,6 +225,11 @@ def _values(array: Any, typed: bool = False) -> list[Any]:
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
+def cells_of(column: Any) -> list[Any]:
+    """Return the cells of a chunked column as Python values, as they are read from a file."""
+    return [cell for chunk in column.chunks for cell in _values(chunk)]
+
+
 def _pairs(array: Any) -> Any:
     """Return an array of mappings as one of lists of their keys and values."""
     return array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))

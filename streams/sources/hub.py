@@ -127,16 +127,14 @@ def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[A
     Raises:
         InputError: if the text of a cell is too long.
     """
-    from continual_petl.streams.reader.columnar import check_cells, from_json  # pyarrow is already imported
+    from continual_petl.streams.reader.columnar import cells_of, check_cells, from_json  # pyarrow is already imported
 
-    rows = dataset.with_format("arrow")[:]
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        check_cells(place, name, column, limits)
-    table = rows.to_pydict()
-    return {
-        name: [from_json(feature, value) for value in table[name]] if "Json(" in repr(feature) else table[name]
-        for name, feature in dataset.features.items()
-    }
+    rows, table = dataset.with_format("arrow")[:], {}
+    for name, feature in dataset.features.items():
+        check_cells(place, name, rows[name], limits)
+        cells = cells_of(rows[name])
+        table[name] = [from_json(feature, value) for value in cells] if "Json(" in repr(feature) else cells
+    return table
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:

@@ -423,3 +423,39 @@ def test_every_format_that_is_learned_from_is_predicted(run: Path, tmp_path: Pat
     assert main(["predict", str(run), "--task", "yesno", "--json", "--input", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["answer"], row["probabilities"]) for row in found] == wanted(run, ["w1", "w2"], "yesno")
+
+
+def test_a_row_of_words_in_a_json_file_is_one_row(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A single object of lists is otherwise read as columns."""
+    rows = rows_file(tmp_path, "r.json", '{"tokens": ["w1", "w2", "w3"]}\n')
+    assert main(["predict", str(run), "--task", "words", *rows, "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert len(record["answer"]) == 3
+    rows = rows_file(tmp_path, "r.json", '{"text": ["w1", "w2", "w3"]}\n')
+    assert main(["predict", str(run), "--task", "yesno", *rows, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+
+
+@pytest.mark.parametrize("named", [["--task", "yesno"], ["--unknown", "nearest"]])
+@pytest.mark.parametrize("out", [".jsonl", ".csv", ".parquet"])
+def test_dates_are_texts_to_predict_and_keep_their_type_where_they_are_copied(
+    run: Path, tmp_path: Path, named: list[str], out: str
+) -> None:
+    from datetime import date
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source, target = tmp_path / "rows.parquet", tmp_path / f"out{out}"
+    pq.write_table(
+        pa.table({"text": pa.array([date(2024, 1, 2), date(2024, 5, 6)]), "more": [[date(2024, 1, 2)]] * 2}), source
+    )
+    assert main(["predict", str(run), *named, "--input", str(source), "--output", str(target)]) == 0
+    texts = ["2024-01-02", "2024-05-06"]
+    options = {"unknown": "nearest"} if len(named) == 2 and named[0] == "--unknown" else {"task": "yesno"}
+    expected = [answer.value for answer in Run(run).predict(texts, **options)]  # type: ignore[arg-type]
+    assert [value for value, _ in read(target)] == expected
+    if out == ".parquet":
+        assert pq.read_table(target).select(["text", "more"]).equals(pq.read_table(source))

@@ -151,8 +151,8 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
         (np.array([["w1", "w2"]]), "pairs", r"each row of this task is a pair of texts, as a tuple"),
         (np.zeros(3), "one", r"3 rows .*: row 1 is 0\.0; row 2 is 0\.0; row 3 is 0\.0; each row of this task is one text$"),
         ([None, "w1", "", *[3] * 9], "one",
-         r"^task 'one': 11 rows cannot be used: row 1 is None; row 4 is 3; row 5 is 3; row 6 is 3; row 7 is 3 and 5 more; each row"
-         r" of this task is one text. And row 3 is '', with an empty text; every row needs a text, as in training: fill it"),
+         r"^task 'one': 11 rows cannot be used: row 1 is None; row 4 is 3; row 5 is 3; row 6 is 3; row 7 is 3 and 5 more; "
+         r"each row of this task is one text. And row 3 is '', with an empty text; every row needs a text, as in training"),
         (("w1", "w2"), "one", r"row 1 is \('w1', 'w2'\); .* one text; a tuple is always one row: give several"),
         (("w1", "w2", "w3"), "pairs", "a pair of texts.*; a tuple is always one row: give several rows in a list"),
         (["w1", None], "one", "row 2 is None; each row of this task is one text"),

@@ -64,15 +64,15 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),
         (
             "broken/a.csv",
-            r"a\.csv: 1 line cannot be read: line 3: 3 fields, while the header names 2 columns \('text', 'label'\)\. Repair",
+            r"a\.csv: 1 line cannot be read: line 3: 3 fields instead of 2\. The header names 2 columns \('text', 'label'\)\. Repair",
         ),
         (
             "broken/semicolons.csv",
-            r"line 2: 2 fields, while the header names 1 column \('text;label'\)\. Are these several columns\? ",
+            r"line 2: 2 fields instead of 1\. The header names 1 column \('text;label'\)\. Are these several columns\? ",
         ),
         (
             "broken/tabs.csv",
-            r"line 2: 2 fields, .* names 1 column \('text\\tlabel'\)\. Are these several columns\? \.csv files",
+            r"line 2: 2 fields .* names 1 column \('text\\tlabel'\)\. Are these several columns\? \.csv files",
         ),
         ("broken/twice.csv", r"twice.csv: the header names column 'text' twice"),
         ("broken/empty.csv", r"empty.csv: this file is empty"),
