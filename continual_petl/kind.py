@@ -69,6 +69,8 @@ class Kind:
     """Whether rows may be conversations."""
     has_labels = False
     """Whether answers are labels with names."""
+    labels_in_columns = False
+    """Whether each label may have a column of its own, with 0 or 1."""
     has_one_label = False
     """Whether each row has exactly one label."""
     has_numbers = False

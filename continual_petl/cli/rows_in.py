@@ -28,6 +28,8 @@ from continual_petl.streams.reader.bounds import check_regular
 from continual_petl.streams.reader.faulty_rows import Bad
 from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
+from continual_petl.streams.reader.text_file import refuse_unknown
+from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
@@ -107,8 +109,9 @@ def read_rows(
     """
     if _has_lines(path) and task is None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
+    _check_lines(path, columns_of, task)
     reads = None if task is None or _has_lines(path) else columns_of(task)
-    wanted = None if reads is None or whole else {*reads.own, *reads.standard}
+    wanted = None if reads is None or whole else reads.read
     known: dict[str, TaskColumns] = {}
 
     def named(record: Record, where: str) -> Named:
@@ -123,8 +126,9 @@ def read_rows(
                 raise InputError(f"{where}: {error}") from error
         if _has_lines(path):
             return name, row_of_line(record["text"], where, known[name].certificate, limits), None
-        form = known[name].form_of(record, where, mixed=task_column is not None)
-        return name, row_of(record, where, form, in_table=format_of(path) in _TABLES), record
+        made = known[name].completed(record, where)
+        form = known[name].form_of(made, where, mixed=task_column is not None)
+        return name, row_of(made, where, form, in_table=format_of(path) in _TABLES), record
 
     reading = _Reading(path, limits, seen, unusable, LISTS if reads is None else reads.lists)
     yield from reading.rows(named, wanted)
@@ -194,16 +198,32 @@ def _has_lines(path: Path) -> bool:
     return reader_of(path) == "text"
 
 
+def _check_lines(path: Path, columns_of: ColumnsOf, task: str | None) -> None:
+    """Refuse words in columns in a file whose lines would be read as sentences."""
+    if task is None or not _has_lines(path) or not kind_of((columns := columns_of(task)).certificate).per_word:
+        return
+    from_columns = columns.data is not None and columns.data.path == "conll"
+    if looks_like_columns(str(path), tagged=not from_columns):
+        raise InputError(
+            f"--input {path}: each line of this file looks like a word and its tag, as in CoNLL files, but in a .txt "
+            "file each line is a sentence: give the file the suffix .conll, or send its lines to standard input"
+        )
+
+
 def _check_file(path: Path) -> None:
     """Refuse missing files, folders, and files that hold no rows by their names."""
     check_regular(f"--input {path}", str(path))
     refuse_other_type(path, "a file with rows to predict", takes=("rows", "data"), where="--input ")
     if reader_of(path) is None:
+        if os.path.isfile(path):
+            refuse_unknown(f"--input {path}", str(path))
+        if os.path.isdir(path):
+            raise InputError(
+                f"--input {path}: this is a folder; give a file, a folder of images, or one row per line on standard input"
+            )
         raise InputError(f"--input {path}: ends in {path.suffix!r}; allowed: {FORMATS}, txt")
     if not os.path.exists(path):
         raise InputError(f"--input {path}: there is no such file; check the path, which is relative to {Path.cwd()}")
-    if not os.path.isfile(path):
-        raise InputError(f"--input {path}: this is a folder; give a file, or one row per line on standard input")
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import InputError, about
 from continual_petl.kind import HowRead
 from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
-from continual_petl.streams.preparation.multi_hot import check_named, flags_of
+from continual_petl.streams.preparation.multi_hot import check_named, flags_of, names_by_column
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -28,6 +28,7 @@ class Multilabel(OfTexts):
     name = "multilabel"
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "exact_match")
     has_labels = True
+    labels_in_columns = True
     trains_with = frozenset({"class_weights", "head_dropout"})
     answer_type = "list"
     summary = "per label"
@@ -57,6 +58,8 @@ class Multilabel(OfTexts):
         """Return all labels of the training rows, whether they name them or are multi-hot."""
         from continual_petl.streams.preparation.label_lists import label_names_of
 
+        if isinstance(task.columns.label, tuple):
+            return task.columns.label
         column = column_of_answers(task)
         if train.class_names is None:
             check_named(train.where, column, train.answers, given)
@@ -74,7 +77,10 @@ class Multilabel(OfTexts):
         labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
-        label_names = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
+        if isinstance(task.columns.label, tuple):
+            label_names = names_by_column(rows.where, task.columns.label, rows.answers)
+        else:
+            label_names = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
         with about("labels"):
             sets = encode_multilabel(rows.where, column, label_names, labels, positions=how.positions)
         return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]

@@ -110,6 +110,7 @@ class Given:
         if record is None:
             return item if type(item) is str else _value(item, images=kind_of(self._certificate(task)).reads_images)
         columns, where = self._columns(task), f"row {number}"
+        record = columns.completed(record, where)
         return row_of(record, where, columns.form_of(record, where, mixed=mixed), in_table=False, images=True)
 
     def _certificate(self, task: str) -> Certificate:

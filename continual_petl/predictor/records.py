@@ -25,9 +25,12 @@ from continual_petl.streams.reader.json_records import LISTS, loads
 from continual_petl.streams.reader.times import as_text
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.option_columns import cell_of, is_there
-from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
+from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
+from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.row_options import options_fault, options_of
+from continual_petl.streams.sources.templates import fill_templates, has_fields, needed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +95,8 @@ class TaskColumns:
     own: tuple[str, ...]
     """The columns of its training data."""
     standard: tuple[str, ...]
+    data: DataSpec | None = None
+    """How its training data was read; ``templates`` and ``lists`` also make the columns of rows to predict."""
 
     @classmethod
     def of(cls, certificate: Certificate, spec: TaskSpec | None) -> TaskColumns:
@@ -109,7 +114,36 @@ class TaskColumns:
             keys = (next(iter(spec.columns.read_by(spec.kind))), *standard[1:])
         read = spec.columns.read_by(spec.kind)
         own = tuple(name for key in keys if (name := read.get(key)) is not None)
-        return cls(certificate, standard if len(own) < len(keys) else own, standard)
+        data = spec.data if isinstance(spec.data, DataSpec) else None
+        return cls(certificate, standard if len(own) < len(keys) else own, standard, data)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The columns of a file that its rows may be read from."""
+        return needed({name: name for name in self.own}, self._templates) | {*self.standard}
+
+    @property
+    def _templates(self) -> dict[str, str]:
+        """The templates that make a column that its rows are read from."""
+        made = None if self.data is None else self.data.templates
+        return {name: template for name, template in (made or {}).items() if name in self.own}
+
+    def completed(self, record: Record, where: str) -> Record:
+        """Return a record with the columns that `data.templates` and `data.lists` make of those that it has.
+
+        Raises:
+            InputError: if a cell cannot be used for it.
+        """
+        lists = {} if self.data is None or self.data.lists is None else self.data.lists
+        templates = self._templates
+        if not templates and not lists:
+            return record
+        place = Where(task=self.certificate.task, split="input", origin=where)
+        lists = {name: mark for name, mark in lists.items() if isinstance(record.get(name), str)}
+        table = split_cells(place, {name: [cell] for name, cell in record.items()}, lists)
+        if not all(is_there(name, record) for name in self.own) and has_fields(table, templates):
+            table = fill_templates(place, table, templates)
+        return {name: cells[0] for name, cells in table.items()}
 
     @property
     def lists(self) -> frozenset[str]:

@@ -77,6 +77,25 @@ def named_rows(where: Where, column: str, rows: Sequence[Sequence[bool]], labels
     return [[label for label, flag in zip(labels, row, strict=True) if flag] for row in rows]
 
 
+def names_by_column(where: Where, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """Return the labels of every row as names, from columns with 0 or 1 that are named after the labels.
+
+    Raises:
+        InputError: if a cell is neither 0 nor 1; the message names the first column with such cells, and its rows.
+    """
+    flags = [[_flag(cell.removesuffix(".0") if isinstance(cell, str) else cell) for cell in row] for row in rows]
+    for place, column in enumerate(columns):
+        faults = [
+            Fault(row=number, what="missing" if row[place] in (None, "") else f"{show(row[place])} is neither 0 nor 1")
+            for number, row in enumerate(rows)
+            if flags[number][place] is None
+        ]
+        raise_faults(
+            where, column, faults, "A column of columns.label needs 0 or 1 in every row; repair or remove these rows."
+        )
+    return [[name for name, flag in zip(columns, row, strict=True) if flag] for row in flags]
+
+
 def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
     """Refuse rows that differ in form from the others if most rows can only be multi-hot; names would be listed twice.
 

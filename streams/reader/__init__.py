@@ -1,1 +1,1 @@
-"""One reader for files of rows: csv, tsv, json, jsonl, parquet, arrow, feather and plain text, compressed or not."""
+"""One reader for files of rows, of every format and compressed or not, and for folders of images and saved data sets."""

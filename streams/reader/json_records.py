@@ -16,6 +16,7 @@ from typing import Any
 from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.bounds import long_text
 from continual_petl.streams.reader.faulty_rows import Bad, Numbered
+from continual_petl.streams.reader.nested_questions import are_articles, flat_questions
 from continual_petl.streams.reader.text_file import TextFile
 
 LISTS = frozenset({"tokens", "tags", "messages", "options"})
@@ -105,7 +106,8 @@ def _document(file: TextFile, lists: Collection[str]) -> Iterator[tuple[int, str
         return
     found, text = scanner.value(1, _LARGEST_OBJECT)
     if not scanner.peek() and (rows := _rows_of(found, lists)) is not None:
-        yield from ((number, None, row) for number, row in enumerate(rows, 1))
+        flat = flat_questions(file.place, rows) if are_articles(rows) else rows
+        yield from ((number, None, row) for number, row in enumerate(flat, 1))
         return
     yield 1, text, found
     number = 1

@@ -5,6 +5,7 @@ Nothing here imports `datasets`, which takes seconds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from continual_petl.errors import InputError
 from continual_petl.streams.reader.bounds import check_regular, memory_reported
 from continual_petl.streams.reader.delimited import delimited_records
 from continual_petl.streams.reader.faulty_rows import Bad, FaultyRows, Header, Numbered
+from continual_petl.streams.reader.folders import folder_records, reader_of_folder
 from continual_petl.streams.reader.json_records import LISTS, has_lines, json_records
 from continual_petl.streams.reader.text_file import TextFile, refuse_other
+from continual_petl.streams.reader.word_columns import word_records
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 READER_OF_SUFFIX = {
@@ -25,11 +28,18 @@ READER_OF_SUFFIX = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".conll": "conll",
+    ".conllu": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+    ".bio": "conll",
     ".txt": "text",
 }
 """The reader for each suffix; one of `PACKED` may follow, except for parquet, arrow and feather."""
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
-FORMATS = "csv, tsv, json, jsonl, parquet, arrow, feather (text formats also with .gz, .bz2, .xz, .zst, .lz4)"
+FORMATS = (
+    "csv, tsv, json, jsonl, parquet, arrow, feather, conll, conllu (text formats also with .gz, .bz2, .xz, .zst, .lz4)"
+)
 
 
 def format_of(path: str | Path) -> str:
@@ -41,7 +51,9 @@ def format_of(path: str | Path) -> str:
 
 
 def reader_of(path: str | Path) -> str | None:
-    """Return the reader for a file by its suffix, or ``None``."""
+    """Return the reader for a file by its suffix, or for a folder by what is in it, or ``None``."""
+    if os.path.isdir(path):
+        return reader_of_folder(str(path))
     reader = READER_OF_SUFFIX.get(format_of(path))
     return None if reader in ("parquet", "arrow") and not str(path).lower().endswith(format_of(path)) else reader
 
@@ -62,9 +74,9 @@ def read_records(
 
     Args:
         place: how error messages begin; names the file.
-        path: path of the file.
+        path: path of the file, or of a folder that is read as one.
         limits: maximum sizes of the file and its cells.
-        reader: csv, json, parquet, arrow or text; None: the one for its suffix.
+        reader: csv, json, parquet, arrow, conll, text, or of a folder images or saved; None: the one for its name.
         columns: the columns to read. Others are neither parsed nor checked where the format allows it, and only the first
             rows may have them. None: all columns.
         bad: told of each row that cannot be read, which is then left out. None: all are reported in one error, after the
@@ -81,6 +93,9 @@ def read_records(
     check_regular(place, path)
     kind = reader_of(path) if reader is None else reader
     with memory_reported(place):
+        if kind in ("images", "saved"):
+            yield from folder_records(place, path, kind, limits, columns, header, typed=typed)
+            return
         refuse_other(place, path)
         if kind in ("parquet", "arrow"):
             from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
@@ -95,6 +110,8 @@ def read_records(
             yield from json_records(file, bad or faulty, columns, lists, lines=by_line)
         elif kind == "csv":
             yield from delimited_records(file, bad or faulty, columns, header, tabs=format_of(path) == ".tsv")
+        elif kind == "conll":
+            yield from word_records(file, bad or faulty, columns, universal=format_of(path) == ".conllu")
         elif kind == "text":
             header(["text"])
             for number, line in enumerate(file.lines(), 1):

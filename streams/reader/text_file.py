@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.bounds import check_unpacked, memory_reported
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 
@@ -64,8 +64,17 @@ _OTHER = {
     b"<html": f"an HTML page, {_PAGE}",
     b"<?xml": f"an XML document, {_PAGE}",
     b"\xd0\xcf\x11\xe0": _SPREADSHEET,
+    b"/annex/objects/": "a pointer of git-annex and not the file itself: run `git annex get` in its repository",
 }
 """How files begin that hold no rows, and what they are."""
+_ANSWERS = (
+    b"404: not found",
+    b"not found",
+    b"entry not found",
+    b"repository not found",
+    b"invalid username or password.",
+)
+"""What servers send in place of a file, as its whole content."""
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _NULS = "\0" * 16
 """As many or more of them are no text."""
@@ -264,6 +273,20 @@ def refuse_other(place: str, path: str) -> None:
     for first, what in _OTHER.items():
         if start.startswith(first):
             raise InputError(f"{place}: this is {what}.")
+    if start.rstrip() in _ANSWERS:
+        raise InputError(
+            f"{place}: this file says {show(head.decode('utf-8', 'replace').strip())} and nothing else, {_PAGE}."
+        )
+
+
+def refuse_unknown(place: str, path: str) -> None:
+    """Refuse a file of no known suffix if its content says what it is; do nothing if it may be text.
+
+    Raises:
+        InputError: as in `refuse_other`, and for archives, spreadsheets and other binary data.
+    """
+    refuse_other(place, path)
+    next(TextFile(path, place).pieces(), None)
 
 
 def _is_workbook(path: str) -> bool:

@@ -11,14 +11,15 @@ LABEL = (
     "label", "labels", "class", "category", "intent", "sentiment", "topic", "stars", "rating", "score", "similarity",
     "target", "y", "is_duplicate",
 )
+LABELS = ("labels", "tags", "categories", "classes", "topics", "genres", "keywords", "emotions")
 SOURCE = ("source", "src", "document", "article", "dialogue", "input", "question", "text", "prompt", "en")
-TARGET = ("target", "tgt", "summary", "highlights", "output", "answer", "completion", "response", "translation")
+TARGET = ("target", "tgt", "summary", "highlights", "output", "answer", "completion", "response", "translation", "chosen")
 TOKENS = ("tokens", "words")
-TAGS = ("tags", "ner_tags", "ner", "pos_tags", "labels")
+TAGS = ("tags", "ner_tags", "ner", "pos_tags", "labels", "upos")
 IMAGE = ("image", "img", "picture", "file", "path")
 # fmt: on
 MESSAGES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
-ROW_NAMES = ("id", "idx", "index", "guid", "uid", "row_id", "uuid", "unnamed: 0")
+ROW_NAMES = ("id", "idx", "index", "guid", "uid", "row_id", "uuid", "sent_id", "unnamed: 0")
 """Columns that only identify a row."""
 PAIRS = (
     ("text", "text_pair"),

@@ -228,9 +228,14 @@ def _epochs(seen: InspectedData) -> int:
 
 def _data(seen: InspectedData, folder: str, guess: Guess) -> str:
     templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
-    if not seen.on_hub and not templates:
+    lists = ", ".join(f"{quoted(name)}: {quoted(mark)}" for name, mark in guess.lists.items())
+    if not seen.on_hub and not templates and not lists and not seen.files:
         return _path(seen.data, folder)
-    if not seen.on_hub and os.path.isdir(local_path(seen.data)):
+    if seen.files:
+        files = {split: ", ".join(_path(file, folder) for file in some) for split, some in seen.files.items()}
+        written = (f"{split}: {some if len(seen.files[split]) == 1 else f'[{some}]'}" for split, some in files.items())
+        parts = [f"path: {seen.reader}", f"data_files: {{{', '.join(written)}}}"]
+    elif not seen.on_hub and os.path.isdir(local_path(seen.data)):
         parts = [f"path: {_name_or_path(seen.data, folder)}"]
     elif not seen.on_hub:
         parts = [f"path: {seen.reader}", f"data_files: {_path(seen.data, folder)}"]
@@ -242,6 +247,8 @@ def _data(seen: InspectedData, folder: str, guess: Guess) -> str:
         parts.append("split: {" + ", ".join(f"{split}: {split}" for split in SPLITS if split in seen.splits) + "}")
     if templates:
         parts.append(f"templates: {{{templates}}}")
+    if lists:
+        parts.append(f"lists: {{{lists}}}")
     return "{" + ", ".join(parts) + "}"
 
 

@@ -23,9 +23,10 @@ from continual_petl.streams.scaffold.column_names import (
 from continual_petl.streams.scaffold.pairs import Texts, texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.schema.option_columns import names_of
+from continual_petl.streams.schema.option_columns import OptionColumns, names_of
 
 _LETTERS_OF_WORD = 6
+_ZERO_OR_ONE, _FEWEST_LABELS = {"0", "1", "false", "true"}, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Guess:
     """How two columns were found to belong together, as a sentence without its full stop."""
     templates: dict[str, str] = field(default_factory=dict)
     """Columns built from others, as in a stream file."""
+    lists: dict[str, str] = field(default_factory=dict)
+    """Columns that hold lists as one text, as in a stream file."""
     unread: tuple[str, ...] = ()
     """Columns that are not used."""
     texts_left: tuple[str, ...] = ()
@@ -159,11 +162,30 @@ def _multilabel(columns: list[Column]) -> Guess | None:
     if label is None or not texts.columns:
         return None
     why = f"column {label.name} holds lists of {len(label.distinct)} different names"
+    if label.mark:
+        if any(column.name.lower() in LABEL for column in columns if column is not label):
+            return None  # which is the more likely one
+        lists = {label.name: label.mark}
+        return replace(_on_texts("multilabel", columns, texts, label, f"{why}, separated by {label.mark}"), lists=lists)
     if not label.flags:
         return _on_texts("multilabel", columns, texts, label, why)
     held = f"{label.flags} zeros and ones (multi-hot)" if label.flags > 1 else "one entry, which is 0 or 1"
     why = f"every row of column {label.name} is a list of {held}"
     return replace(_on_texts("multilabel", columns, texts, label, why), labels=(), flags=label.flags)
+
+
+def _labels_in_columns(columns: list[Column]) -> Guess | None:
+    """Return a task with a column of zeros and ones for each label."""
+    texts = texts_of(columns)
+    flags = [
+        column for column in columns if column.distinct and {*column.distinct} <= _ZERO_OR_ONE and not column.flags
+    ]
+    if len(flags) < _FEWEST_LABELS or not texts.columns or any(column.name.lower() in LABEL for column in columns):
+        return None  # a column that is named like a label is the more likely one
+    names = OptionColumns([column.name for column in flags])
+    why = f"columns {names} hold 0 or 1 for each label"
+    label = replace(flags[0], name=names, distinct=tuple(names.names))
+    return _on_texts("multilabel", columns, texts, label, why)
 
 
 def _number(columns: list[Column]) -> Guess | None:
@@ -279,6 +301,7 @@ _ATTEMPTS: tuple[Callable[[list[Column]], Guess | None], ...] = (
     _multilabel,
     _instructions,
     _label_named,
+    _labels_in_columns,
     _number,
     _label,
     _two_texts,

@@ -6,7 +6,7 @@ import os
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import has_magic
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
-from continual_petl.streams.schema.data_spec import is_url, local_path, looks_like_path
+from continual_petl.streams.reader.word_columns import looks_like_columns
+from continual_petl.streams.schema.data_spec import SplitName, is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
 from continual_petl.streams.sources.local_files import ALIASES, Wanted, find_files, read_table
@@ -44,6 +45,8 @@ class InspectedData:
     """Number of rows in the training split."""
     reader: str | None = None
     """The reader for its files, if they are on this machine."""
+    files: Mapping[SplitName, Sequence[str]] = field(default_factory=dict)
+    """The files of each split if their names do not say which reader is needed."""
     labels: str | None = None
     """A file with label names, if the folder has one."""
     limits: LimitsSpec = DEFAULTS
@@ -85,11 +88,15 @@ def name_of(data: str) -> str:
 
 def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     name = name_of(data)
-    files = find_files(name, local_path(data))
+    path = local_path(data)
+    alone = os.path.isfile(path) and reader_of(path) is None and looks_like_columns(path)
+    files: Mapping[SplitName, list[str]] = {"train": [path]} if alone else find_files(name, path)
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
+    in_columns = alone or (reader == "text" and looks_like_columns(files[first][0]))
+    reader = "conll" if in_columns else reader
     assert reader is not None
-    whole = read_table(name, files[first], Wanted(), limits)
+    whole = read_table(name, files[first], Wanted(), limits, "conll" if in_columns else None)
     num_rows = max(map(len, whole.values()), default=0)
     if not num_rows:
         raise InputError(f"{', '.join(files[first])}: there are no rows; give files with rows")
@@ -104,6 +111,7 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
         table=table,
         num_rows=num_rows,
         reader=reader,
+        files=files if in_columns else {},
         labels=labels,
         limits=limits,
     )

@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.preparation.multi_hot import as_list, multi_hot
-from continual_petl.streams.scaffold.column_names import LABEL
+from continual_petl.streams.reader.folders import IMAGES
+from continual_petl.streams.scaffold.column_names import LABEL, LABELS
 from continual_petl.streams.sources.conversations import from_cell, is_message
+from continual_petl.streams.sources.list_cells import split_cell
 from continual_petl.streams.sources.running_text import is_prose
 
 Holds = Literal[
@@ -31,13 +33,14 @@ Holds = Literal[
 
 MAX_NAMES = 1_000
 """Maximum number of different values of a column that are taken for label names; they must also be repeated often enough."""
+_MARKS = ("|", ";", ",")
+"""What may separate several labels in one cell; the last one only in a column that is named like several labels."""
 _FEW, _FEW_OF_LABEL = 4, 2
 """Minimum average number of rows per name; lower for a column that is named like a label."""
 _LONGEST_NAME = 60
 _ROWS_OF_WORDS = 2_000
 _WORD = re.compile(r"[\u2e80-\uffff]|\w+")
 """A word, or a character of a script without spaces."""
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,8 @@ class Column:
     """Whether some rows have nothing in it."""
     prose: bool = False
     """Whether it is running text: several words in most rows."""
+    mark: str = ""
+    """For lists that are written as one text, what separates their entries."""
     vocabulary: frozenset[str] = frozenset()
     """The different words of running text."""
 
@@ -104,7 +109,7 @@ def _texts(name: str, values: Sequence[str]) -> Column:
     """Profile texts; in a CSV file, numbers and lists (as JSON) are texts too."""
     letters = sum(map(len, values)) / len(values)
     longest = sorted(map(len, values))[(len(values) - 1) * 99 // 100]
-    if all(value.lower().endswith(_IMAGES) for value in values):
+    if all(value.lower().endswith(IMAGES) for value in values):
         return Column(name=name, holds="image", letters=letters)
     if all(map(is_number, values)):
         return _numbers(name, values)
@@ -116,9 +121,25 @@ def _texts(name: str, values: Sequence[str]) -> Column:
         mappings = [from_cell(value, "{") for value in values]
         if all(map(_is_mapping, mappings)):
             return _mappings(name, mappings)
+    for mark in _MARKS if name.lower() in LABELS else _MARKS[:-1]:
+        if (separated := _separated(name, values, mark)) is not None:
+            return separated
     if is_prose(values):
         return replace(_names_or_texts(name, values, letters, longest), prose=True, vocabulary=_words(values))
     return _names_or_texts(name, values, letters, longest)
+
+
+def _separated(name: str, values: Sequence[str], mark: str) -> Column | None:
+    """Return the profile of lists of a few names that are written as one text; None if the texts are no such lists."""
+    rows = [split_cell(value, mark) for value in values]
+    counts = Counter(entry for row in rows for entry in row)
+    if len(counts) < 2 or counts.total() < len(rows) + max(1, len(rows) // 20) or not all(counts):
+        return None  # hardly any of them has several entries
+    if max(map(len, counts)) >= _LONGEST_NAME or any(len({*row}) < len(row) for row in rows):
+        return None
+    if len(counts) >= len({*values}) or not _are_repeated("", counts):
+        return None
+    return Column(name=name, holds="names", distinct=tuple(sorted(counts)), lengths=tuple(map(len, rows)), mark=mark)
 
 
 def _words(values: Sequence[str]) -> frozenset[str]:

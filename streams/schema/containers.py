@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from continual_petl.errors import InputError
 
+_ANYTHING = "{}, whose items may be anything; give a list of rows, as the task was learned on"
 Record = dict[str, Any]
 """A row of a table: its cells by the name of the column."""
 
@@ -27,7 +28,7 @@ def rows_in(given: Any, place: str) -> list[Any]:
     Args:
         given: a list, a tuple, an iterator or another iterable of rows; an array of one dimension or more; a DataFrame or
             Series of pandas or polars, a table or array of pyarrow, or any other table that offers Arrow's C stream; a
-            data set of `datasets`, or one of its columns.
+            data set of `datasets`, or one of its columns; a data set of torch whose items are records.
         place: what it was given for, for messages.
 
     Raises:
@@ -58,10 +59,11 @@ def rows_in(given: Any, place: str) -> list[Any]:
         return rows
     if hasattr(given, "__arrow_c_stream__"):
         return _arrow(given, what)
-    if (torch := sys.modules.get("torch")) is not None and isinstance(
-        given, (torch.Tensor, torch.utils.data.Dataset, torch.utils.data.DataLoader)
-    ):
-        raise InputError(f"{what}, whose items may be anything; give a list of rows, as the task was learned on")
+    if (torch := sys.modules.get("torch")) is not None:
+        if isinstance(given, torch.utils.data.Dataset):
+            return _items(given, what)
+        if isinstance(given, torch.Tensor | torch.utils.data.DataLoader):
+            raise InputError(_ANYTHING.format(what))
     if any(hasattr(given, each) for each in ("columns", "keys", "collect", "shape")):
         raise InputError(f"{what}, which is not read as a table here; give a list of rows, or a DataFrame of pandas")
     if not isinstance(given, Iterable):
@@ -71,11 +73,26 @@ def rows_in(given: Any, place: str) -> list[Any]:
 
 def _refuse(given: Any, what: str, place: str) -> list[Any]:
     if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-        raise InputError(f"{what}, whose items may be anything; give a list of rows, as the task was learned on")
+        return _items(given, what)
     raise InputError(
         f"{place}: got {given!r:.80} of type {type(given).__name__}; give one row (a text, a pair of texts, an image or its "
         "path) or a list of rows"
     )
+
+
+def _items(given: Any, what: str) -> list[Any]:
+    """Return the records in a data set in the style of torch; raises `InputError` if its items are something else."""
+    if not hasattr(given, "__iter__") and not hasattr(given, "__len__"):
+        raise InputError(_ANYTHING.format(what))
+    found: list[Any] = []
+    for item in given if hasattr(given, "__iter__") else map(given.__getitem__, range(len(given))):
+        record = record_of(item)
+        if record is None:
+            raise InputError(
+                f"{_ANYTHING.format(what)}; item {len(found) + 1} is a {type(item).__name__}, not a mapping"
+            )
+        found.append(record)
+    return found
 
 
 def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
@@ -191,8 +208,8 @@ def _by_name(names: Sequence[str], cells: Sequence[Any]) -> Record:
 
 
 def plain(value: Any) -> Any:
-    """Return a cell as lists and plain values, if it is an array or a value of numpy, or another column of cells."""
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+    """Return a cell as lists and plain values, if it is an array or a value of numpy or torch, or another column of cells."""
+    if type(value).__module__ in ("numpy", "torch") and hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, tuple) or (is_column(value) and not isinstance(value, list)):
         return rows_in(value, "a cell")

@@ -22,8 +22,8 @@ from continual_petl.streams.schema.containers import check_aligned, is_column, p
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
-READERS = ("csv", "json", "parquet", "arrow", "text")
-"""The file readers of `datasets`, as opposed to the id of a data set on the Hub."""
+READERS = ("csv", "json", "parquet", "arrow", "conll", "text")
+"""The readers of files, as opposed to the id of a data set on the Hub."""
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -120,7 +120,7 @@ class DataSpec(UserSpec):
     """Arguments of `datasets.load_dataset`, and transformations of the result."""
 
     path: Annotated[Text, Field(examples=["nyu-mll/glue"])]
-    """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
+    """A reader (csv, json, parquet, arrow, conll, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
     name: Text | None = None
     """The configuration of a Hub data set; with path: embedded, the name of the built-in data set."""
     revision: Revision | None = None
@@ -135,6 +135,9 @@ class DataSpec(UserSpec):
     """Columns built from other columns, such as {text: "{title} {content}"}. If column a holds mappings, {a.b} is
     the value of their key b; if it holds lists, {a.0} is their first item. Missing values count as empty, and white space at
     both ends is removed."""
+    lists: Annotated[dict[Text, Text], Field(min_length=1)] | None = None
+    """Columns whose cells are lists written as one text, each with the mark between two entries, such as {label: "|"}; " " is
+    any white space. An empty cell is an empty list."""
     local: Text | None = None
     """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""
@@ -147,7 +150,7 @@ class DataSpec(UserSpec):
     @model_validator(mode="after")
     def _fits(self) -> DataSpec:
         if self.path == "embedded":
-            keys = ("revision", "split", "data_files", "data_dir", "templates", "local")
+            keys = ("revision", "split", "data_files", "data_dir", "templates", "lists", "local")
             given = [key for key in keys if getattr(self, key) is not None]
             if given:
                 has, it = ("has", "it") if len(given) == 1 else ("have", "them")
@@ -195,7 +198,7 @@ def _from_python(value: Any) -> Any:
                 f"got the columns of a table, {columns}, without a split; name the split of these rows: {{train: {{...}}}}"
             )
         return {key: _rows(below, key) if key in SPLITS else below for key, below in value.items()}
-    rows = isinstance(value, Iterable) or hasattr(value, "__arrow_c_stream__")
+    rows = isinstance(value, Iterable) or any(hasattr(value, name) for name in ("__arrow_c_stream__", "__getitem__"))
     if not rows or isinstance(value, DataSpec | str | bytes | bytearray | memoryview | list | tuple):
         return value
     what = f"got a {type(value).__name__}"
@@ -249,7 +252,7 @@ def _rows(value: Any, split: str) -> Any:
 
 def _is_plain(row: Any) -> bool:
     if isinstance(row, dict):
-        return all(type(cell).__module__ != "numpy" for cell in row.values())
+        return all(type(cell).__module__ not in ("numpy", "torch") for cell in row.values())
     return record_of(row) is None
 
 

@@ -33,18 +33,18 @@ def _several(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) < 2:
         raise ValueError(
             f"got {list(names)}; allowed: the name of one column that holds lists, without brackets, or a list of at least "
-            "two columns with one option each"
+            "two columns, each with one option or, for labels, with 0 or 1 for one label"
         )
     return names
 
 
-_Options: TypeAlias = Annotated[
+_Several: TypeAlias = Annotated[
     Annotated[Text, Tag(AS_TEXT)]
     | Annotated[tuple[Text, ...], Field(max_length=MAX_OPTIONS), AfterValidator(_several), Tag(AS_LIST)],
     Discriminator(
         lambda value: AS_LIST if isinstance(value, list | tuple) else AS_TEXT if isinstance(value, str) else None,
         custom_error_type="shape",
-        custom_error_message="must be the name of a column, or a list of the names of columns with one option each",
+        custom_error_message="must be the name of a column, or a list of the names of columns",
     ),
 ]
 
@@ -56,15 +56,16 @@ class ColumnsSpec(UserSpec):
     """The column with the text (classification, regression, multilabel)."""
     text_pair: Text | None = None
     """The column with the second text, for tasks on pairs."""
-    label: Text = "label"
+    label: _Several = "label"
     """The column with the class, the number, (multilabel) the list of labels (in CSV, a JSON list), or (multiple-choice) the
-    right option, as text or by its position from 0."""
+    right option, as text or by its position from 0. In a multilabel task also a list of columns, each with 0 or 1 for the
+    label of its name, such as [sport, news]."""
     source: Text = "source"
     """The column with the input text (seq2seq, causal-lm, multiple-choice), or with the messages of a prompt if the task sets
     chat."""
     target: Text = "target"
     """The column with the output text (seq2seq, causal-lm), or with the messages of an answer if the task sets chat."""
-    options: _Options | None = None
+    options: _Several | None = None
     """The column with the list of texts to choose from in each row (multiple-choice, where null means options; seq2seq,
     causal-lm, in place of the task's options); in CSV, a JSON list. Or a list of columns with one option each, such as
     [choice1, choice2]."""
@@ -129,6 +130,8 @@ class ColumnsSpec(UserSpec):
             given["options"] = OptionColumns(self.options)
         if found.chooses and self.options is None:
             given["options"] = "options"
+        if isinstance(self.label, tuple) and "label" in given:
+            given["label"] = OptionColumns(self.label)
         return {key: name for key, name in given.items() if name is not None or key == "text_pair"}
 
 

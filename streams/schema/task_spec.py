@@ -145,6 +145,11 @@ class TaskSpec(UserSpec):
         elif found.takes_chats:
             read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
+        if isinstance(value.label, tuple) and not found.labels_in_columns:
+            several = (
+                f"is a list, but a {kind} task reads one column: {only_for(names_where('labels_in_columns'), kind)}"
+            )
+            misplaced("columns", [("label", value.label, several.replace("remove it", "name one column"))])
         named = {key: name for key, name in value.read_by(kind).items() if name is not None}
         there = [name for column in named.values() for name in names_of(column)]
         if len(set(there)) < len(there):

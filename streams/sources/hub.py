@@ -15,6 +15,7 @@ from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import ALIASES
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates
@@ -80,7 +81,11 @@ def _from_hub(
         place = Where(task=task, split=split, origin=f"Hub {data.path}")
         table = columns_of(dataset, str(place), limits)
         found[split] = pick(
-            place, fill_templates(place, table, data.templates), columns, names, templates=data.templates
+            place,
+            fill_templates(place, split_cells(place, table, data.lists), data.templates),
+            columns,
+            names,
+            templates=data.templates,
         )
     if "train" in splits and "train" not in found:
         raise InputError(

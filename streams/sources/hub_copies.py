@@ -7,7 +7,7 @@ If there is a ``labels.json`` next to its files, numeric labels are positions in
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from continual_petl.errors import InputError
@@ -17,6 +17,7 @@ from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
+from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import Wanted, matching
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
@@ -36,10 +37,11 @@ class Taken(NamedTuple):
         take: Callable[[Where, Table], SplitRows],
         *columns: Columns,
         templates: Mapping[str, str] | None = None,
+        more: Collection[str] = (),
     ) -> Taken:
-        """Return what is read for some choices of columns, by their keys."""
+        """Return what is read for some choices of columns, by their keys, and ``more`` columns."""
         lists = {name for read in columns for key, name in read.items() if key in LISTS and isinstance(name, str)}
-        return cls(take, Wanted(frozenset().union(*(needed(read, templates) for read in columns)), lists))
+        return cls(take, Wanted(frozenset(more).union(*(needed(read, templates) for read in columns)), lists))
 
 
 LABELS_FILE = "labels.json"
@@ -112,6 +114,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
                 "columns."
             )
         if as_on_hub:
+            table = split_cells(where, table, data.lists)
             return pick(where, fill_templates(where, table, made), hub, None, labels_file=names, templates=made)
         return pick(where, table, usual, None, labels_file=names)
 

@@ -18,11 +18,13 @@ from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
 from continual_petl.streams.reader.json_records import LISTS
-from continual_petl.streams.reader.records import FORMATS, read_records, reader_of
+from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
+from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.checks import names_in, nearest_in
+from continual_petl.streams.sources.split_folders import split_folders
 
 ALIASES: dict[str, SplitName] = {
     "train": "train",
@@ -39,9 +41,11 @@ _GONE = object()
 
 
 def split_of(path: str) -> SplitName | None:
-    """Return the split that a file is named after: ``train.csv``, ``dev.jsonl.gz``, ``test-00000-of-00002.parquet``."""
-    stem = Path(path).name.split(".")[0].lower()
-    return ALIASES.get(re.split(r"[-_]", stem)[0])
+    """Return the split that a file is named after: ``train.csv``, ``dev.jsonl.gz``, ``test-00000-of-00002.parquet``, and of
+    the files of Universal Dependencies, ``en_ewt-ud-test.conllu``.
+    """
+    words = re.split(r"[-_]", Path(path).name.split(".")[0].lower())
+    return ALIASES.get(words[-1 if format_of(path) == ".conllu" else 0])
 
 
 def matching(path: str) -> list[str]:
@@ -76,11 +80,12 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     check_regular(here, path)
     if os.path.isdir(path):
         named = sorted(entry.path for entry in os.scandir(path) if reader_of(entry.path) and split_of(entry.path))
-        found = _by_split(here, _files(here, named))
+        found = _by_split(here, _files(here, named)) or split_folders(here, path, ALIASES)
         if not found:
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
-                f"validation and test, each with one of these suffixes: {FORMATS}; or list them under data.data_files."
+                f"validation and test, each with one of these suffixes: {FORMATS}; or list them under data.data_files. "
+                "Images belong in a folder for each class."
             )
     elif os.path.isfile(path):
         found = {"train": [path]}
@@ -98,6 +103,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         raise MissingDataError(f"{here}: {_no_such_path(path)}", path)
     for file in (name for names in found.values() for name in names):
         if reader_of(file) is None:
+            refuse_unknown(here, file)
             raise InputError(
                 f"{here}: the format of {file} is not recognised by its name; allowed: {FORMATS}. Rename the file, or give "
                 "the reader: data: {path: csv, data_files: ...}."

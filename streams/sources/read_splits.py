@@ -19,6 +19,7 @@ from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataS
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.hub import from_hub
 from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
+from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates
@@ -51,12 +52,14 @@ def read_splits(
         InputError: if the data, a column or the training split is missing, or something cannot be read.
     """
     read = columns.read_by(kind)
-    templates = data.templates if isinstance(data, DataSpec) else None
+    spec = data if isinstance(data, DataSpec) else None
+    templates, lists = (spec.templates, spec.lists) if spec else (None, None)
 
     def take(where: Where, table: Table) -> SplitRows:
+        table = split_cells(where, table, lists)
         return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
 
-    files = _Files(task, Taken.of(take, read, templates=templates), splits, limits)
+    files = _Files(task, Taken.of(take, read, templates=templates, more=lists or ()), splits, limits)
     if isinstance(data, str):
         return files.of_path(data)
     if isinstance(data, Mapping):
@@ -92,6 +95,8 @@ class _Files:
         found = {"train": [path]} if is_url(path) else find_files(self.task, local_path(path))
         files = cast("dict[SplitName, list[str]]", found)
         readers = {reader_of(name): None for names in files.values() for name in names}
+        tagged = spec is not None and spec.path == "conll"  # then text files have words in columns too
+        readers = {"conll" if tagged and reader == "text" else reader: None for reader in readers}
         if spec is not None and spec.path in READERS and {*readers} != {spec.path}:
             raise InputError(
                 f"task {self.task!r}, data: got path {spec.path}, but {path} holds files for "
@@ -102,14 +107,14 @@ class _Files:
             raise InputError(
                 f"task {self.task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}."
             )
-        return _checked(self.task, path, self._read(files, spec), self.splits)
+        return _checked(self.task, path, self._read(files, spec, "conll" if tagged else None), self.splits)
 
     def named(self, data: DataSpec) -> dict[SplitName, SplitRows]:
         """Read the files that are listed under ``data_files``, all with one reader."""
         if data.data_dir is not None or data.path not in READERS:
             raise InputError(
                 f"task {self.task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
-                "data_files, path is a reader (csv, json, parquet, arrow, text) and data_dir must be left out."
+                f"data_files, path is a reader ({', '.join(READERS)}) and data_dir must be left out."
             )
         given = data.data_files
         assert given is not None

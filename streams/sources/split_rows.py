@@ -84,7 +84,7 @@ def pick(
         [("columns", key) for key in missing],
     )
     names = [*columns.values()]
-    inputs, answers = table[str(names[0])], table[str(names[-1])]
+    inputs, answers = table[str(names[0])], cells_of(names[-1] or "", table)
     if class_names is not None:
         answers = [_named(answer, class_names) for answer in answers]
     pair, options = columns.get("text_pair"), columns.get("options")

@@ -11,6 +11,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.data_spec import template_fields
+from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.sources.checks import Fault, Where, columns_there, raise_faults, show
 
 Table = Mapping[str, list[Any]]
@@ -26,7 +27,7 @@ def needed(columns: Mapping[str, str | None], templates: Mapping[str, str] | Non
     """
     made = templates or {}
     fields = [field for template in made.values() for field in template_fields(template)]
-    read = [name for name in columns.values() if name is not None and name not in made]
+    read = [part for name in columns.values() if name is not None and name not in made for part in names_of(name)]
     return frozenset([*read, *fields, *(field.partition(".")[0] for field in fields)])
 
 

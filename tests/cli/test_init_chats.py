@@ -16,6 +16,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.chats import chat_backbone, chats, write_lines
 
 ROWS = [row["messages"] for row in chats(40, 2)]
+CHATS_IN_FULL = ("messages", "conversations")
 SHARE_GPT = {"user": "human", "assistant": "gpt"}
 FORMS: dict[str, list[dict[str, Any]]] = {
     "messages": [{"messages": row, "id": f"row-{n}"} for n, row in enumerate(ROWS)],
@@ -64,6 +65,11 @@ def test_drafted_stream_can_be_learned(here: Path, form: str, capsys: pytest.Cap
     assert main(["run", "talk.yaml", "--dry-run", *options]) == 0
     assert main(["run", "talk.yaml", "--run-dir", "run", *options]) == 0
     assert "1 of 1 tasks unchanged" in capsys.readouterr().out
+    # The last message of a conversation in the training file is the answer.
+    asked = [{key: each[:-1] if key in CHATS_IN_FULL else each for key, each in row.items()} for row in FORMS[form][:5]]
+    write_lines(here / "asked.jsonl", asked)
+    assert main(["predict", "run", "--task", "talk", "--input", "asked.jsonl", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 5
 
 
 def test_conversations_in_a_table_are_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import tempfile
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from tests.streams.strange_files import ROWS, csv_text, cut, json_lines, nested,
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-data-"))
 LIMITS = LimitsSpec(cell_mb=0.01, unpacked_gb=0.001)
-TEXTS = ("csv", "tsv", "json", "jsonl", "txt")
+TEXTS = ("csv", "tsv", "json", "jsonl", "txt", "conll", "conllu")
 NAMES = [
     *(f"rows.{text}{end}" for text in TEXTS for end in ("", ".gz")),
     "rows.parquet",
@@ -34,6 +35,17 @@ NAMES = [
     "rows.feather",
     "packed-rows.csv.gz",
 ]
+SQUAD = json.dumps(
+    {
+        "data": [
+            {
+                "title": "t",
+                "paragraphs": [{"context": "a b", "qas": [{"answers": [{"text": "a", "answer_start": 0}]}]}],
+            },
+            {"paragraphs": []},
+        ]
+    }
+)
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
@@ -60,8 +72,9 @@ def check_data_file(data: bytes) -> None:
 
 def _train(path: Path) -> None:
     columns = ColumnsSpec(text="text", label="text2") if path.suffix == ".txt" else ColumnsSpec()
-    rows = read_splits("t", str(path), columns, limits=LIMITS)["train"]
-    texts = [text for text in rows.inputs if isinstance(text, str)]
+    kind = "token-classification" if ".conll" in path.name else "classification"
+    rows = read_splits("t", str(path), columns, limits=LIMITS, kind=kind)["train"]
+    texts = [text for row in rows.inputs for text in (row if isinstance(row, list) else [row]) if isinstance(text, str)]
     assert max(map(len, texts), default=0) <= LIMITS.cell_mb * 1e6
 
 
@@ -88,7 +101,14 @@ def data_files() -> list[bytes]:
             nested(700),
             '{"text": ["a", {"b": 1}], "label": [1]}\n{"text": "\\ud800", "label": null}\n',
         ],
-        "rows.json": [f"[{','.join(lines.splitlines())}]", '{"text": {"0": "a"}, "label": {"0": "y"}}', "[" * 3000],
+        "rows.conll": ["-DOCSTART- -X- O\n\nw1 NN B-X\nw2 NN O\n\n# id 1 domain=en\nw3 NN O\n", "a\tO\nb c\tB-X\n"],
+        "rows.conllu": ["# sent_id = 1\n1-2\tab" + "\t_" * 8 + "\n1\ta" + "\t_" * 8 + "\n1.1\tb" + "\t_" * 8],
+        "rows.json": [
+            SQUAD,
+            f"[{','.join(lines.splitlines())}]",
+            '{"text": {"0": "a"}, "label": {"0": "y"}}',
+            "[" * 3000,
+        ],
         "rows.txt": ["a\nb\n"],
         "packed-rows.csv.gz": [text, "text,label\n" + "a,y\n" * 5000],
     }
@@ -149,6 +169,13 @@ def data_tokens() -> list[bytes]:
         b"\x80",
         b"null",
         b'{"text": {"text": []}}',
+        b'"paragraphs": [',
+        b'"qas": [{',
+        b'"answers": []',
+        b"-DOCSTART-",
+        b"# sent_id = ",
+        b"1-2\t_\t_",
+        b"\n\n1\t",
     ]
     return [*marks, *starts, *long, *(name.encode() + b"\n" for name in NAMES)]
 

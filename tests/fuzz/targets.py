@@ -23,6 +23,7 @@ from tests.fuzz.data_target import DATA_FILES
 from tests.fuzz.dictionary import json_tokens, override_tokens, yaml_tokens
 from tests.fuzz.grammar import document
 from tests.fuzz.messages_target import MESSAGES
+from tests.fuzz.saved_target import SAVED_FOLDERS
 from tests.fuzz.target import Target
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -113,6 +114,7 @@ TARGETS = {
         Target("cli-overrides", check_command_line, (InputError,), seeds.overrides, override_tokens),
         Target("labels", check_labels, (InputError,), seeds.labels, json_tokens),
         DATA_FILES,
+        SAVED_FOLDERS,
         MESSAGES,
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sqlite3
 from collections import deque, namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,23 @@ def _from_sql() -> list[sqlite3.Row]:
     return rows
 
 
+class Mapped(torch.utils.data.Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {**ROWS[number]}
+
+
+class Streamed(torch.utils.data.IterableDataset[dict[str, Any]]):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(ROWS)
+
+
 TABLES: dict[str, Any] = {
+    "map-style of torch": Mapped,
+    "part of one of torch": lambda: torch.utils.data.Subset(Mapped(), range(len(ROWS))),
+    "iterable of torch": Streamed,
     "list": lambda: ROWS,
     "tuple": lambda: tuple(ROWS),
     "generator": lambda: (row for row in ROWS),
@@ -91,7 +108,8 @@ REFUSED: list[tuple[Any, str]] = [
     (b"ab", r"got a bytes, which is no container of rows"),
     (bytearray(b"ab"), r"got a bytearray, which is no container"),
     (torch.zeros(2, 2), r"got a Tensor of torch, whose items may be anything"),
-    (torch.utils.data.TensorDataset(torch.zeros(2)), r"got a TensorDataset of torch, whose items may be anything"),
+    (torch.utils.data.TensorDataset(torch.zeros(2)), r"TensorDataset of torch, .* item 1 is a tuple, not a mapping"),
+    (torch.utils.data.DataLoader(Mapped()), r"got a DataLoader of torch, whose items may be anything"),
     (MapStyle(), r"got a MapStyle of tests, whose items may be anything"),
     (
         datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)),
@@ -157,6 +175,13 @@ def test_cells_of_numpy_become_plain() -> None:
     assert spec.data == {"train": ({"tokens": ["a", "b"], "tags": [0, 1], "n": 3},)}
 
 
+def test_cells_of_torch_become_plain() -> None:
+    rows = [{"tokens": ["a", "b"], "tags": torch.tensor([0, 1]), "n": torch.tensor(3)}]
+    for given in (rows, iter(rows)):
+        spec = TaskSpec(name="a", kind="token-classification", data={"train": given})
+        assert spec.data == {"train": ({"tokens": ["a", "b"], "tags": [0, 1], "n": 3},)}
+
+
 def test_a_path_is_data() -> None:
     assert TaskSpec(name="a", kind="classification", data=Path("x") / "a.csv").data == str(Path("x") / "a.csv")
 
@@ -181,6 +206,7 @@ def test_rows_with_two_columns_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
+        (Mapped(), r"key data: got a Mapped; name the split of these rows, as in data=\{'train': rows\}"),
         (FRAME, r"key data: got a DataFrame; name the split of these rows, as in data=\{'train': rows\}"),
         (datasets.Dataset.from_list(ROWS), r"key data: got a Dataset; name the split"),
         ((row for row in ROWS), "key data: got a generator; name the split"),

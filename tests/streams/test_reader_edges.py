@@ -85,7 +85,7 @@ def test_each_file_is_read_by_its_own_name(tmp_path: Path) -> None:
         ("a.jsonl", "\n"),
         ("a.json", "[]"),
         ("a.tsv", "text\tlabel\n"),
-        ("a.jsonl.gz", gzip.compress(b"")),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0)),
     ],
 )
 def test_files_without_rows_among_others(tmp_path: Path, empty: str, content: str | bytes) -> None:
@@ -106,7 +106,7 @@ def test_no_rows_at_all_is_no_lack_of_columns(tmp_path: Path, name: str) -> None
     if name == "t.parquet":
         arrow_file(path, {each: pa.array([], pa.string()) for each in PAIR})
     else:
-        written(path, {"t.csv": b"text,label\n", "t.jsonl.gz": gzip.compress(b""), "t.json": b"[]"}[name])
+        written(path, {"t.csv": b"text,label\n", "t.jsonl.gz": gzip.compress(b"", mtime=0), "t.json": b"[]"}[name])
     assert len(train_of(str(path))) == 0  # `check_rows` refuses it
 
 

@@ -1,0 +1,174 @@
+"""Rows of folders: images in a folder for each class, and data sets that ``save_to_disk`` of `datasets` wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import InputError, known_names, show
+from continual_petl.streams.reader.faulty_rows import Header, Numbered
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+"""The suffixes of images."""
+_STATE, _INFO = "state.json", "dataset_info.json"
+_OF_SYSTEMS = ("Thumbs.db", "desktop.ini")
+_LARGEST = 2**26
+_HALF = re.compile("[\ud800-\udfff]")  # in place of a byte that is not UTF-8
+
+
+def reader_of_folder(path: str) -> str | None:
+    """Return what a folder holds: ``saved`` for a data set, ``images``, or None."""
+    if os.path.isfile(os.path.join(path, _STATE)) and os.path.isfile(os.path.join(path, _INFO)):
+        return "saved"
+    entries = _entries(path)
+    images = any(map(_is_image, entries)) or any(
+        any(map(_is_image, _entries(entry.path))) for entry in entries if entry.is_dir()
+    )
+    return "images" if images else None
+
+
+def folder_records(
+    place: str,
+    path: str,
+    reader: str,
+    limits: LimitsSpec,
+    columns: Collection[str] | None,
+    header: Header,
+    *,
+    typed: bool,
+) -> Iterator[Numbered]:
+    """Yield the rows of a folder, each with its number.
+
+    Images have the columns ``image``, an absolute path, and ``label``, the name of the image's folder, in the order of these
+    names; images in a folder without others have no label. The numbers of classes of a saved data set become their names.
+
+    Args:
+        place: beginning of the messages; names the folder.
+        path: path of the folder.
+        reader: from `reader_of_folder`.
+        limits: limits of the task.
+        columns: the columns to read, as for other files; None: all.
+        header: told of the names of a saved data set's columns, before the first row.
+        typed: as in `read_records`.
+
+    Raises:
+        InputError: if something in the folder is neither an image nor a folder of images, or a file cannot be read.
+    """
+    if reader == "images":
+        yield from enumerate(_images(place, path), 1)
+    else:
+        yield from _saved(place, path, limits, columns, header, typed=typed)
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    """Return what is in a folder in the order of names, without hidden files and those that systems put into folders."""
+    try:
+        with os.scandir(path) as entries:
+            visible = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _OF_SYSTEMS]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened: {error.strerror or error}: check its permissions") from error
+    return sorted(visible, key=lambda entry: entry.name)
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(IMAGES) and entry.is_file()
+
+
+def _images(place: str, path: str) -> Iterator[dict[str, Any]]:
+    entries = _entries(path)
+    classes = [entry for entry in entries if entry.is_dir()]
+    if not classes:
+        yield from ({"image": image} for image in _images_in(place, entries))
+        return
+    if files := [entry.name for entry in entries if not entry.is_dir()]:
+        raise InputError(
+            f"{place}: {known_names(files, limit=5)} {'are' if len(files) > 1 else 'is'} beside the folders "
+            f"{known_names([each.name for each in classes], limit=5)}, which name the classes of the images in them: move "
+            "images into the folder of their class, and other files out of this folder"
+        )
+    for each in classes:
+        images = _images_in(place, _entries(each.path))
+        if not images:
+            raise InputError(f"{place}: the folder {each.name} has no images: add some, or remove it")
+        yield from ({"image": image, "label": each.name} for image in images)
+
+
+def _images_in(place: str, entries: list[os.DirEntry[str]]) -> list[str]:
+    if (strange := next((entry.path for entry in entries if _HALF.search(entry.path)), None)) is not None:
+        raise InputError(f"{place}: {strange!a} is no valid text as a path: rename the image or its folder")
+    if (other := next((entry for entry in entries if not _is_image(entry)), None)) is not None:
+        raise InputError(
+            f"{place}: {other.path} is {'a folder' if other.is_dir() else 'no image by its name'}, but a folder of a class "
+            f"has images only, with these suffixes: {', '.join(IMAGES)}. Move it away."
+        )
+    return [os.path.abspath(entry.path) for entry in entries]
+
+
+def _saved(
+    place: str, path: str, limits: LimitsSpec, columns: Collection[str] | None, header: Header, *, typed: bool
+) -> Iterator[Numbered]:
+    from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
+
+    state, info = _json(place, path, _STATE), _json(place, path, _INFO)
+    given = state.get("_data_files")
+    given = given if isinstance(given, list) and given else [None]
+    files: list[Any] = [each.get("filename") if isinstance(each, Mapping) else None for each in given]
+    features = info.get("features")
+    features = features if isinstance(features, Mapping) else {}
+    if state.get("_indices_files") or not all(isinstance(name, str) and Path(name).name == name for name in files):
+        raise InputError(
+            f"{place}: {_STATE} does not name the files of a data set as a current version of datasets writes them: read it "
+            "with load_from_disk of the version that wrote it, and save it with a current one"
+        )
+    before = number = 0
+    for name in files:
+        shard = f"{place}, {name}"
+        if not os.path.isfile(file := os.path.join(path, name)):
+            raise InputError(f"{shard}: {_STATE} names this file, but it is not there: copy the folder again")
+        for number, record in columnar_records(shard, file, "arrow", limits, columns, header, typed=typed):
+            yield (
+                before + number,
+                {column: _with_names(features.get(column), value, shard) for column, value in record.items()},
+            )
+        before += number
+
+
+def _json(place: str, path: str, name: str) -> Mapping[str, Any]:
+    file = os.path.join(path, name)
+    try:
+        if os.path.getsize(file) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST:,} bytes")
+        found = json.loads(Path(file).read_text("utf-8"))
+        if isinstance(found, Mapping):
+            return found
+        raise ValueError("it is no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{place}: {name} cannot be read: {error}. Copy the folder again.") from error
+
+
+def _with_names(feature: Any, value: Any, place: str) -> Any:
+    """Return a cell with the names of classes in place of their numbers; -1, a hidden label, is None."""
+    if value is None or not isinstance(feature, Mapping | list):
+        return value
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]} if feature else {}
+    if feature.get("_type") == "ClassLabel" and isinstance(value, int):
+        names = feature.get("names")
+        if value == -1:
+            return None
+        if not isinstance(names, list) or not 0 <= value < len(names):
+            raise InputError(
+                f"{place}: there is a label {show(value)}, but {_INFO} does not name this class: save it again"
+            )
+        return names[value]
+    inner = feature.get("feature", feature)
+    if isinstance(value, list):
+        return [_with_names(inner, each, place) for each in value]
+    if isinstance(value, Mapping) and isinstance(inner, Mapping):
+        return {key: _with_names(inner.get(key), each, place) for key, each in value.items()}
+    return value
