@@ -148,9 +148,7 @@ class TaskColumns:
     @property
     def lists(self) -> frozenset[str]:
         """The columns that hold a list in each row."""
-        form = self.form(self.own)
-        own = {*(self.own[:1] if form.holds in LISTS else ()), *(self.own[-1:] if form.options else ())}
-        return LISTS | own
+        return LISTS | {*self.own[:1]} if self.form(self.own).holds in LISTS else LISTS
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""

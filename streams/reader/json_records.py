@@ -19,7 +19,7 @@ from continual_petl.streams.reader.faulty_rows import Bad, Numbered
 from continual_petl.streams.reader.nested_questions import are_articles, flat_questions
 from continual_petl.streams.reader.text_file import TextFile
 
-LISTS = frozenset({"tokens", "tags", "messages", "options"})
+LISTS = frozenset({"tokens", "messages"})
 """Columns that usually hold a list in each row."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -76,8 +76,12 @@ def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool
         first, *more = islice(filter(str.strip, file.lines()), 2)
         found = _DECODER.decode(first)
         return bool(more) or _rows_of(found, lists) is None
-    except (InputError, ValueError, RecursionError):  # such as a first line that is too long
+    except InputError:  # a first line that is too long
         return False
+    except json.JSONDecodeError as error:  # the object may go on in the next line, or another one follow
+        return error.pos < len(first.rstrip()) and not error.msg.startswith(("Extra data", "Unterminated string"))
+    except (ValueError, RecursionError):
+        return True
 
 
 def _lines(file: TextFile, bad: Bad) -> Iterator[tuple[int, str, Any]]:

@@ -247,6 +247,22 @@ def test_a_row_of_lists_is_not_taken_for_columns(tmp_path: Path, row: dict[str, 
     assert (train.inputs, train.answers) == (lists[first], lists[second])
 
 
+@pytest.mark.parametrize(
+    "first", ['{"a": 1, "a": 2}', '{"a": nope}', '{"a" 1}', "{" + '"a": [' * 5000 + "]" * 5000 + "}"]
+)
+def test_a_faulty_first_line_leaves_the_others_lines(tmp_path: Path, first: str) -> None:
+    path, bad = written(tmp_path / "a.json", f'{first}\n{{"a": 3}}\n{{"a": 4}}\n'), list[int]()
+    assert rows_of(path, bad=lambda number, what, advice: bad.append(number)) == [{"a": 3}, {"a": 4}]
+    assert bad == [1]
+    with pytest.raises(InputError, match=r"^here: 1 line cannot be read: line 1: "):
+        rows_of(path)
+
+
+def test_columns_called_tags_may_hold_one_value_per_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json", json.dumps({**PAIR, "tags": ["n", "m"]}))
+    assert train_of(str(path)).inputs == inspect_data(str(path)).table["text"] == PAIR["text"]
+
+
 def test_a_conversation_is_not_taken_for_columns(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     assert rows_of(written(tmp_path / "a.json", json.dumps(row))) == [row]
