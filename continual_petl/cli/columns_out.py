@@ -34,9 +34,6 @@ class CopiedColumns:
         source: the input file.
         output: the output file.
         added: names of the columns that the predictions add.
-
-    Raises:
-        InputError: if two columns of a parquet file have the same name.
     """
 
     def __init__(self, source: Path, output: Path, added: Collection[str] = (ANSWER, SHARES, NEAR_TIE)) -> None:
@@ -56,10 +53,7 @@ class CopiedColumns:
             schema = pq.read_schema(source)
         except (OSError, pa.ArrowException, ValueError):
             return  # reported when the rows are read
-        for field in schema:
-            if field.name in self.types:
-                raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")
-            self.types[field.name] = field.type
+        self.types |= {field.name: field.type for field in schema}
 
     def check_added(self, certificates: Sequence[Certificate]) -> None:
         """Refuse an input with a column that the predictions of these tasks add.

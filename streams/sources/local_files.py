@@ -139,14 +139,17 @@ def _files(here: str, paths: Sequence[str]) -> list[str]:
 
 
 def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
-    """Return the files of each split: one, or several whose names only differ in their numbers."""
+    """Return the files of each split: one, or several whose names only differ in their numbers.
+
+    What follows ``00000-of-00002`` may differ too: `datasets` wrote a fingerprint of each part there.
+    """
     found: dict[SplitName, list[str]] = {}
     for file in files:
         split = split_of(file)
         assert split is not None
         found.setdefault(split, []).append(file)
     for split, names in found.items():
-        if len({re.sub(r"\d+", "0", os.path.basename(name).lower()) for name in names}) > 1:
+        if len({re.sub(r"\d+(-of-\d+[^.]*)?", "0", os.path.basename(name).lower()) for name in names}) > 1:
             raise InputError(
                 f"{here}: more than one file could be the {split} split: {', '.join(names)}. Keep one, or "
                 f"choose under data.data_files: {{{split}: ...}}."

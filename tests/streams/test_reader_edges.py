@@ -137,6 +137,12 @@ def test_two_versions_of_a_split_are_not_both_read(tmp_path: Path, other: str) -
         assert train_of(str(tmp_path)).inputs == ["x", "x"]
 
 
+def test_parts_of_a_split_with_fingerprints_are_read_together(tmp_path: Path) -> None:
+    for number, fingerprint in enumerate(("6f3afdd8ba9e", "a1b2c3d4e5f6")):
+        arrow_file(tmp_path / f"train-0000{number}-of-00002-{fingerprint}.parquet", PAIR)
+    assert train_of(str(tmp_path)).inputs == PAIR["text"] * 2
+
+
 @pytest.mark.parametrize("kind", ["pipe", "dangling", "loop"])
 def test_what_is_no_file_is_not_left_out(tmp_path: Path, kind: str) -> None:
     written(tmp_path / "train-1.csv", "text,label\nx,1\n")
