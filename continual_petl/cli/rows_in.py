@@ -26,9 +26,9 @@ from continual_petl.predictor.records import (
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
 from continual_petl.streams.reader.faulty_rows import Bad
-from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
+from continual_petl.streams.reader.wanted import LISTS, Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.stream_file.file_types import refuse_other_type
@@ -173,10 +173,8 @@ class _Reading:
         bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
         if columns is not None and reader_of(path) != "json":  # there, all rows have all columns
             columns = None if _has_lines(path) else columns | ID_COLUMNS
-        records = read_records(
-            place, path, self.limits, columns=columns, bad=bad, lists=self.lists, typed=columns is None
-        )
-        for number, record in records:
+        wanted = Wanted(columns, self.lists, typed=columns is None)
+        for number, record in read_records(place, path, self.limits, wanted, bad=bad):
             if _has_lines(path) and not record["text"].strip():
                 blank.append(number)  # no rows if nothing follows
                 continue

@@ -21,8 +21,9 @@ from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
-from continual_petl.streams.reader.json_records import LISTS, loads
+from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.reader.times import as_text
+from continual_petl.streams.reader.wanted import LISTS
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.arrow_claims import claimed_sizes
 from continual_petl.streams.reader.bounds import check_unpacked, long_text
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Header, Numbered
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Numbered
 from continual_petl.streams.reader.times import has_text, time_texts
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 _DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, ArithmeticError)
@@ -37,10 +38,7 @@ def columnar_records(
     path: str,
     kind: str,
     limits: LimitsSpec,
-    columns: Collection[str] | None,
-    header: Header,
-    *,
-    typed: bool,
+    wanted: Wanted,
 ) -> Iterator[Numbered]:
     """Yield the rows of a file, each with its number.
 
@@ -49,14 +47,12 @@ def columnar_records(
         path: path of the file.
         kind: ``parquet`` or ``arrow`` (also feather).
         limits: limits of the task.
-        columns: the columns to read; the first rows have all columns, with the texts of those that are not asked for. None:
-            all rows have all columns.
-        header: told of the names of all columns, before the first row.
-        typed: as in `read_records`.
+        wanted: what is read; the first rows have all columns, with the texts of those that are not asked for.
 
     Raises:
         InputError: if the file or a column cannot be read, a size exceeds its limit, or two columns have the same name.
     """
+    columns, typed = wanted.columns, wanted.typed
     open_batches = _parquet if kind == "parquet" else _arrow
     number, size, packed = 0, 0, os.path.getsize(path)
     with _readable(place, kind):
@@ -73,7 +69,7 @@ def columnar_records(
                 f"{place}: column {show(unread[0])} is of the arrow type {arrow_type!s:.80}, which is not read: write "
                 "it as another type, such as texts, numbers or lists of these, or remove it from the file"
             )
-        header(schema.names)
+        wanted.header(schema.names)
         others, decode = [name for name in schema.names if name not in names], _decoders(schema)
         texts = [name for name in others if _is_text(schema.field(name).type)]
         rest = dict.fromkeys(others, [None] * FULL_ROWS)

@@ -15,17 +15,16 @@ from operator import itemgetter
 from typing import Any
 
 from continual_petl.errors import InputError, counted, known_names, show
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Header, Numbered
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Numbered
 from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.reader.wanted import Wanted
 
 _END = "\0end of file\0"
 """A line after the last one; it is part of a cell if a quotation mark is not closed."""
 _ROWS_AT_ONCE = 256
 
 
-def delimited_records(
-    file: TextFile, bad: Bad, columns: Collection[str] | None, header: Header, *, tabs: bool
-) -> Iterator[Numbered]:
+def delimited_records(file: TextFile, bad: Bad, wanted: Wanted, *, tabs: bool) -> Iterator[Numbered]:
     """Yield the rows of a table, each with the number of its first line.
 
     A column without a name, such as the index of a data frame, is named as pandas names it: ``Unnamed: 0``.
@@ -33,8 +32,7 @@ def delimited_records(
     Args:
         file: the file.
         bad: told of the lines with another number of fields than the header.
-        columns: the columns to read; the first rows have all of them. None: all rows have all of them.
-        header: told of the names of the columns.
+        wanted: what is read; the first rows have all columns.
         tabs: whether tabs separate the fields, and quotation marks mean nothing.
 
     Raises:
@@ -51,7 +49,8 @@ def delimited_records(
             f"{' (a column without a name is called so)' * (first.count(twice[0]) == 1)}; the first line must name "
             "every column once."
         )
-    header(names)
+    columns = wanted.columns
+    wanted.header(names)
     kept = [number for number, name in enumerate(names) if columns is None or name in columns]
     kept_names, pick = [names[number] for number in kept], _picker(kept)
     repair = "no text may hold a tab" if tabs else "put a text that contains a comma in double quotes"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError, known_names, show
-from continual_petl.streams.reader.faulty_rows import Header, Numbered
+from continual_petl.streams.reader.faulty_rows import Numbered
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
@@ -37,10 +38,7 @@ def folder_records(
     path: str,
     reader: str,
     limits: LimitsSpec,
-    columns: Collection[str] | None,
-    header: Header,
-    *,
-    typed: bool,
+    wanted: Wanted,
 ) -> Iterator[Numbered]:
     """Yield the rows of a folder, each with its number.
 
@@ -52,9 +50,7 @@ def folder_records(
         path: path of the folder.
         reader: from `reader_of_folder`.
         limits: limits of the task.
-        columns: the columns to read, as for other files; None: all.
-        header: told of the names of a saved data set's columns, before the first row.
-        typed: as in `read_records`.
+        wanted: what is read of a saved data set.
 
     Raises:
         InputError: if something in the folder is neither an image nor a folder of images, or a file cannot be read.
@@ -62,7 +58,7 @@ def folder_records(
     if reader == "images":
         yield from enumerate(_images(place, path), 1)
     else:
-        yield from _saved(place, path, limits, columns, header, typed=typed)
+        yield from _saved(place, path, limits, wanted)
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
@@ -109,9 +105,7 @@ def _images_in(place: str, entries: list[os.DirEntry[str]]) -> list[str]:
     return [os.path.abspath(entry.path) for entry in entries]
 
 
-def _saved(
-    place: str, path: str, limits: LimitsSpec, columns: Collection[str] | None, header: Header, *, typed: bool
-) -> Iterator[Numbered]:
+def _saved(place: str, path: str, limits: LimitsSpec, wanted: Wanted) -> Iterator[Numbered]:
     from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
 
     state, info = _json(place, path, _STATE), _json(place, path, _INFO)
@@ -130,7 +124,7 @@ def _saved(
         shard = f"{place}, {name}"
         if not os.path.isfile(file := os.path.join(path, name)):
             raise InputError(f"{shard}: {_STATE} names this file, but it is not there: copy the folder again")
-        for number, record in columnar_records(shard, file, "arrow", limits, columns, header, typed=typed):
+        for number, record in columnar_records(shard, file, "arrow", limits, wanted):
             yield (
                 before + number,
                 {column: _with_names(features.get(column), value, shard) for column, value in record.items()},

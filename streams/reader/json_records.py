@@ -19,8 +19,6 @@ from continual_petl.streams.reader.faulty_rows import Bad, Numbered
 from continual_petl.streams.reader.nested_questions import are_articles, flat_questions
 from continual_petl.streams.reader.text_file import TextFile
 
-LISTS = frozenset({"tokens", "messages"})
-"""Columns that usually hold a list in each row."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]*")

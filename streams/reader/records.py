@@ -6,16 +6,17 @@ Nothing here imports `datasets`, which takes seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.bounds import check_regular, memory_reported
 from continual_petl.streams.reader.delimited import delimited_records
-from continual_petl.streams.reader.faulty_rows import Bad, FaultyRows, Header, Numbered
+from continual_petl.streams.reader.faulty_rows import Bad, FaultyRows, Numbered
 from continual_petl.streams.reader.folders import folder_records, reader_of_folder
-from continual_petl.streams.reader.json_records import LISTS, has_lines, json_records
+from continual_petl.streams.reader.json_records import has_lines, json_records
 from continual_petl.streams.reader.text_file import TextFile, refuse_other
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.reader.word_columns import word_records
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
@@ -62,13 +63,10 @@ def read_records(
     place: str,
     path: str | Path,
     limits: LimitsSpec,
+    wanted: Wanted = Wanted(),  # noqa: B008
     *,
     reader: str | None = None,
-    columns: Collection[str] | None = None,
     bad: Bad | None = None,
-    header: Header = lambda names: None,
-    lists: Collection[str] = LISTS,
-    typed: bool = False,
 ) -> Iterator[Numbered]:
     """Read a file piece by piece and yield its rows, each with the number of its line, or of the row in other formats.
 
@@ -76,15 +74,10 @@ def read_records(
         place: how error messages begin; names the file.
         path: path of the file, or of a folder that is read as one.
         limits: maximum sizes of the file and its cells.
+        wanted: what is read of it.
         reader: csv, json, parquet, arrow, conll, text, or of a folder images or saved; None: the one for its name.
-        columns: the columns to read. Others are neither parsed nor checked where the format allows it, and only the first
-            rows may have them. None: all columns.
         bad: told of each row that cannot be read, which is then left out. None: all are reported in one error, after the
             last row.
-        header: told of the names of all columns before the first row, unless each row names its own, as in JSON.
-        lists: columns that hold a list in each row: in JSON, an object with one list of texts there is one row.
-        typed: whether dates and times keep their types, to be written again, instead of being texts; then columns whose
-            type is not read are refused, while otherwise only those are that are asked for by name.
 
     Raises:
         InputError: if the file or, without ``bad``, any of its rows cannot be read; the message names the lines or rows.
@@ -94,26 +87,26 @@ def read_records(
     kind = reader_of(path) if reader is None else reader
     with memory_reported(place):
         if kind in ("images", "saved"):
-            yield from folder_records(place, path, kind, limits, columns, header, typed=typed)
+            yield from folder_records(place, path, kind, limits, wanted)
             return
         refuse_other(place, path)
         if kind in ("parquet", "arrow"):
             from continual_petl.streams.reader.columnar import columnar_records  # importing pyarrow takes a moment
 
-            yield from columnar_records(place, path, kind, limits, columns, header, typed=typed)
+            yield from columnar_records(place, path, kind, limits, wanted)
             return
         file, by_line = TextFile(path, place, limits), True
         if kind == "json":
-            by_line = has_lines(file, lists, named_so=format_of(path) in (".jsonl", ".ndjson"))
+            by_line = has_lines(file, wanted.lists, named_so=format_of(path) in (".jsonl", ".ndjson"))
         faulty = FaultyRows(place, "line" if by_line else "row")
         if kind == "json":
-            yield from json_records(file, bad or faulty, columns, lists, lines=by_line)
+            yield from json_records(file, bad or faulty, wanted.columns, wanted.lists, lines=by_line)
         elif kind == "csv":
-            yield from delimited_records(file, bad or faulty, columns, header, tabs=format_of(path) == ".tsv")
+            yield from delimited_records(file, bad or faulty, wanted, tabs=format_of(path) == ".tsv")
         elif kind == "conll":
-            yield from word_records(file, bad or faulty, columns, universal=format_of(path) == ".conllu")
+            yield from word_records(file, bad or faulty, wanted.columns, universal=format_of(path) == ".conllu")
         elif kind == "text":
-            header(["text"])
+            wanted.header(["text"])
             for number, line in enumerate(file.lines(), 1):
                 yield number, {"text": line.removesuffix("\n").removesuffix("\r")}
         else:

@@ -14,11 +14,12 @@ from typing import Any
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.data_spec import SplitName, is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
-from continual_petl.streams.sources.local_files import ALIASES, Wanted, find_files, read_table
+from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
 
 NUM_ROWS = 10_000
 """Default number of rows to inspect, evenly spread, since a file may be sorted by its labels."""

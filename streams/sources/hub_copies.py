@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
-from continual_petl.streams.reader.json_records import LISTS
+from continual_petl.streams.reader.wanted import LISTS, Wanted
 from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.list_cells import split_cells
-from continual_petl.streams.sources.local_files import Wanted, matching
+from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
-from continual_petl.streams.reader.json_records import LISTS
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
@@ -164,15 +164,6 @@ def _no_such_path(path: str) -> str:
     return f"there is no such file or folder; {nearest_in(folder, os.path.basename(missing))}.{PATHS_COUNT}"
 
 
-class Wanted(NamedTuple):
-    """What is read of files."""
-
-    columns: Set[str] | None = None
-    """The columns to read; of others, there are only some cells of the first rows. None: all columns that can be read."""
-    lists: Set[str] = LISTS
-    """Those that hold a list in each row."""
-
-
 def read_table(
     task: str, paths: Sequence[str], wanted: Wanted, limits: LimitsSpec, reader: str | None = None
 ) -> dict[str, list[Any]]:
@@ -199,10 +190,8 @@ def read_table(
                 f"task {task!r}, {path}",
                 copy,
                 limits,
+                wanted._replace(header=header.extend),
                 reader=reader,
-                columns=wanted.columns,
-                header=header.extend,
-                lists=wanted.lists,
             )
             for _, record in rows:
                 if wanted.columns is None and not record.keys() <= kept.keys():

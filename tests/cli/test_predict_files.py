@@ -454,8 +454,10 @@ def test_dates_are_texts_to_predict_and_keep_their_type_where_they_are_copied(
     )
     assert main(["predict", str(run), *named, "--input", str(source), "--output", str(target)]) == 0
     texts = ["2024-01-02", "2024-05-06"]
-    options = {"unknown": "nearest"} if len(named) == 2 and named[0] == "--unknown" else {"task": "yesno"}
-    expected = [answer.value for answer in Run(run).predict(texts, **options)]  # type: ignore[arg-type]
+    opened = Run(run)
+    nearest = len(named) == 2 and named[0] == "--unknown"
+    predictions = opened.predict(texts, unknown="nearest") if nearest else opened.predict(texts, task="yesno")
+    expected = [prediction.value for prediction in predictions]
     assert [value for value, _ in read(target)] == expected
     if out == ".parquet":
         assert pq.read_table(target).select(["text", "more"]).equals(pq.read_table(source))

@@ -14,6 +14,7 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.records import read_records, reader_of
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import DEFAULTS
 from continual_petl.streams.schema.stream_spec import ColumnsSpec
 from continual_petl.streams.sources.read_splits import read_splits
@@ -32,8 +33,8 @@ ROWS: list[dict[str, Any]] = [
 ] + [{"text": "hidden", "label": -1, "tags": [], "parts": []}]
 
 
-def rows_of(path: Path, **more: Any) -> list[dict[str, Any]]:
-    return [record for _, record in read_records("here", path, DEFAULTS, **more)]
+def rows_of(path: Path, columns: set[str] | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [record for _, record in read_records("here", path, DEFAULTS, Wanted(columns), **more)]
 
 
 def images(folder: Path, *paths: str) -> Path:

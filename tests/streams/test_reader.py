@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 from continual_petl.errors import InputError
 from continual_petl.streams.reader import columnar, json_records
 from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources.local_files import Wanted, read_table
+from continual_petl.streams.sources.local_files import read_table
 from continual_petl.streams.sources.read_splits import read_splits
 
 ROWS: list[dict[str, Any]] = [
@@ -51,8 +52,8 @@ def lines(*rows: Any) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def rows_of(path: Path, **more: Any) -> list[dict[str, Any]]:
-    return [record for _, record in read_records("here", path, DEFAULTS, **more)]
+def rows_of(path: Path, columns: set[str] | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [record for _, record in read_records("here", path, DEFAULTS, Wanted(columns), **more)]
 
 
 def table_of(path: Path, reader: str, wanted: set[str] | None = None) -> dict[str, list[Any]]:

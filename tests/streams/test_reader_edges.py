@@ -26,6 +26,7 @@ from continual_petl.streams.preparation.labels import class_labels, label_names
 from continual_petl.streams.reader import json_records
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.reader.text_file import TextFile
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
@@ -51,8 +52,10 @@ def arrow_file(path: Path, columns: dict[str, Any]) -> Path:
     return path
 
 
-def rows_of(path: Path, limits: LimitsSpec = DEFAULTS, **more: Any) -> list[dict[str, Any]]:
-    return [record for _, record in read_records("here", path, limits, **more)]
+def rows_of(
+    path: Path, limits: LimitsSpec = DEFAULTS, columns: set[str] | None = None, *, typed: bool = False, **more: Any
+) -> list[dict[str, Any]]:
+    return [record for _, record in read_records("here", path, limits, Wanted(columns, typed=typed), **more)]
 
 
 def train_of(data: str | DataSpec, **more: Any) -> SplitRows:

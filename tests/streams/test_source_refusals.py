@@ -64,7 +64,7 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),
         (
             "broken/a.csv",
-            r"a\.csv: 1 line cannot be read: line 3: 3 fields instead of 2\. The header names 2 columns \('text', 'label'\)\. Repair",
+            r"a\.csv: 1 line cannot be read: line 3: 3 fields instead of 2\. The header names 2 columns \('text', 'label'\)",
         ),
         (
             "broken/semicolons.csv",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.data_spec import DataSpec
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
@@ -39,8 +40,10 @@ CONLLU = """# newdoc id = d1
 """
 
 
-def rows_of(path: Path, **more: Any) -> list[tuple[int, dict[str, Any]]]:
-    return [*read_records("here", path, more.pop("limits", DEFAULTS), **more)]
+def rows_of(
+    path: Path, limits: LimitsSpec = DEFAULTS, columns: set[str] | None = None, **more: Any
+) -> list[tuple[int, dict[str, Any]]]:
+    return [*read_records("here", path, limits, Wanted(columns), **more)]
 
 
 def written(path: Path, content: str) -> Path:
