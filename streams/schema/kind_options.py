@@ -44,7 +44,7 @@ _Several: TypeAlias = Annotated[
     Discriminator(
         lambda value: AS_LIST if isinstance(value, list | tuple) else AS_TEXT if isinstance(value, str) else None,
         custom_error_type="shape",
-        custom_error_message="must be the name of a column, or a list of the names of columns",
+        custom_error_message="must be the name of a column, or a list of the names of columns with one option or label each",
     ),
 ]
 

@@ -69,6 +69,7 @@ COMMANDS = {
             "--task-column",
             "--input",
             "--output",
+            "--bad-rows",
             "--batch-size",
             "--unknown",
             "--stream",

@@ -170,7 +170,7 @@ def test_command_line_predicts_texts_and_files(
     assert main(["predict", str(learned), "--input", str(file), "--task", "talk"]) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert "rows.jsonl:2: task 'talk' reads the column 'messages' as the text of a user message" in shown
-    assert "What is wrong: the last message has the role assistant" in shown
+    assert "(the last message has the role assistant; it must be user). Write it in this form" in shown
 
 
 def test_the_endpoint_takes_messages(learned: Path) -> None:

@@ -319,7 +319,7 @@ def test_options_in_columns_of_their_own_are_the_same_data(
         (["one", "tow"], r"columns.options is 'tow', but there is no such column \(did you mean 'two'\?\)"),
         (["one", "two", "one"], "options: one, two, one.*must be three different columns"),
         (["one"], r"got \['one'\]; allowed: the name of one column that holds lists, without brackets"),
-        (3, "must be the name of a column, or a list of the names of columns with one option each"),
+        (3, "must be the name of a column, or a list of the names of columns with one option or label each"),
         (["one", "blank"], r"column 'one, blank'.*option 2 is ''"),
     ],
 )
