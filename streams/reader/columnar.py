@@ -154,7 +154,7 @@ def _arrow(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> I
         content = file.read_buffer()
         check_unpacked(place, os.path.getsize(path), sum(claimed_sizes(content)), limits)
         schema = _arrow_schema(path)
-        only = pyarrow.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names] or [])
+        only = pyarrow.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
         stream, reader = _opened(content, only if len(names) < len(schema) else None)
         batches = stream if reader is None else map(reader.get_batch, range(reader.num_record_batches))
         for batch in batches:
@@ -264,7 +264,7 @@ def is_readable(kind: Any) -> bool:
     if _is_list(kind):
         return is_readable(kind.value_type)
     if types.is_struct(kind):
-        return all(is_readable(field.type) for field in kind)
+        return len({field.name for field in kind}) == kind.num_fields and all(is_readable(field.type) for field in kind)
     if types.is_temporal(kind):
         return has_text(kind)
     return _has_length(kind) or any(is_one(kind) for is_one in _OF_KNOWN_SIZE)

@@ -19,8 +19,8 @@ from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Bad, Numbered
 from continual_petl.streams.reader.text_file import TextFile
 from continual_petl.streams.reader.wanted import Wanted
 
-_END = "\0end of file\0"
-"""A line after the last one; it is part of a cell if a quotation mark is not closed."""
+_END = "\ud800end of file"
+"""A line after the last one, which no file can have; it is part of a cell if a quotation mark is not closed."""
 _ROWS_AT_ONCE = 256
 
 

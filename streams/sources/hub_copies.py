@@ -98,6 +98,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
     """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(
+        label="label" if isinstance(columns.label, str) else columns.label,  # one column cannot stand for several
         text_pair=None if columns.text_pair is None else "text_pair",
         messages=None if columns.messages is None else "messages",
         options=None if columns.options is None else "options",

@@ -215,3 +215,23 @@ def test_json_schema_has_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
     assert "relative to the stream's data_dir" in keys["local"]["description"]
     assert "Columns built from other columns" in keys["templates"]["description"]
+
+
+LABELS = ["toxic", "insult", "threat"]
+
+
+@pytest.mark.parametrize("label", [1, "011", ["toxic"], [1, 0, 1]])
+def test_one_column_does_not_stand_for_a_column_for_each_label(tmp_path: Path, label: Any) -> None:
+    write_copy(tmp_path / "copy", {"train": [{"text": f"w{number}", "label": label} for number in range(8)]})
+    task = {"kind": "multilabel", "columns": {"text": "body", "label": LABELS}, "data": HUB | {"templates": None}}
+    with pytest.raises(InputError, match=r"has the columns .*'toxic, insult, threat'; this one has 'text', 'label'"):
+        _read(tmp_path, **task, labels=None)
+
+
+def test_a_copy_with_the_usual_text_has_a_column_for_each_label(tmp_path: Path) -> None:
+    rows = [{"text": f"w{n}", "toxic": n % 2, "insult": 0, "threat": 1} for n in range(8)]
+    write_copy(tmp_path / "copy", {"train": rows})
+    task = {"kind": "multilabel", "columns": {"text": "body", "label": LABELS}, "data": HUB | {"templates": None}}
+    found = _read(tmp_path, **task, labels=None)
+    assert found.inputs == [row["text"] for row in rows]
+    assert [[*row] for row in found.answers] == [[n % 2, 0, 1] for n in range(8)]

@@ -520,3 +520,24 @@ def test_a_key_twice_in_the_json_of_a_cell_is_refused(tmp_path: Path) -> None:
     fault = options_fault(cell, options_of('["a", {"b": 1, "b": 2}]'))
     assert fault is not None
     assert fault.endswith("is not a list")
+
+
+def test_no_line_of_a_file_ends_it(tmp_path: Path) -> None:
+    content = 'text,label\na,x\n"\0end of file\0"\n\0end of file\0\nb,y\n'
+    path = written(tmp_path / "a.csv", content)
+    with pytest.raises(InputError, match=r"2 lines cannot be read: line 3: 1 field instead of 2.*; line 4: 1 field"):
+        rows_of(path)
+    assert rows_of(path, bad=lambda number, what, advice: None) == [
+        {"text": "a", "label": "x"},
+        {"text": "b", "label": "y"},
+    ]
+
+
+def test_a_field_of_a_struct_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    twice = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
+    path = arrow_file(tmp_path / "a.arrow", {"text": pa.array(["t"]), "odd": twice})
+    with pytest.raises(
+        InputError, match="column 'odd' is of the arrow type struct<x: string, x: string>, which is not read"
+    ):
+        rows_of(path, columns={"text", "odd"})
+    assert [row["text"] for row in rows_of(path, columns={"text"})] == ["t"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -23,3 +24,8 @@ def test_items_of_lists_are_found_by_number(field: str, found: list[str]) -> Non
 def test_letters_and_other_keys_are_not_items(field: str) -> None:
     with pytest.raises(InputError, match="there is no column"):
         fill_templates(WHERE, ROWS, {"answer": f"{{{field}}}"})
+
+
+def test_dates_are_their_text() -> None:
+    rows: dict[str, list[Any]] = {"when": [date(2024, 1, 2), None], "took": [timedelta(minutes=3), timedelta(0)]}
+    assert fill_templates(WHERE, rows, {"text": "{when} {took}"})["text"] == ["2024-01-02 0:03:00", "0:00:00"]
