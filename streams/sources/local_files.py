@@ -13,7 +13,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError
+from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError, counted, known_names
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
@@ -36,6 +36,8 @@ ALIASES: dict[str, SplitName] = {
     "test": "test",
 }
 """Accepted names of each split."""
+_PART = re.compile(r"(\d+)[-_]of[-_](\d+)[^.]*")
+"""What the name of a file says if it is one part of a split; a fingerprint may follow."""
 _GONE = object()
 """A cell that a row does not have."""
 
@@ -141,7 +143,8 @@ def _files(here: str, paths: Sequence[str]) -> list[str]:
 def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
     """Return the files of each split: one, or several whose names only differ in their numbers.
 
-    What follows ``00000-of-00002`` may differ too: `datasets` wrote a fingerprint of each part there.
+    What follows ``00000-of-00002`` may differ too: `datasets` wrote a fingerprint of each part there. Of such files, each part
+    has to be there once.
     """
     found: dict[SplitName, list[str]] = {}
     for file in files:
@@ -149,12 +152,31 @@ def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
         assert split is not None
         found.setdefault(split, []).append(file)
     for split, names in found.items():
-        if len({re.sub(r"\d+(-of-\d+[^.]*)?", "0", os.path.basename(name).lower()) for name in names}) > 1:
+        bases = [os.path.basename(name).lower() for name in names]
+        parts = [_PART.search(base) for base in bases]
+        numbers = [int(part[1]) for part in parts if part]
+        several = len({re.sub(r"\d+", "0", _PART.sub("0", base)) for base in bases}) > 1
+        totals = {int(part[2]) if part else None for part in parts}
+        if several or len(totals) > 1 or len({*numbers}) < len(numbers):
             raise InputError(
                 f"{here}: more than one file could be the {split} split: {', '.join(names)}. Keep one, or "
                 f"choose under data.data_files: {{{split}: ...}}."
             )
+        if parts[0]:
+            _check_parts(here, split, sorted(numbers), int(parts[0][2]))
     return {split: found[split] for split in SPLITS if split in found}
+
+
+def _check_parts(here: str, split: str, numbers: Sequence[int], total: int) -> None:
+    """Refuse the parts of a split if they are not all there, counted from 0 or from 1."""
+    first = int(numbers[0] > 0 and numbers[-1] == total)
+    if numbers == [*range(first, first + len(numbers))] and len(numbers) == total:
+        return
+    raise InputError(
+        f"{here}: by their names, the files of the {split} split are {counted(len(numbers), 'part')} of {total:,}, with the "
+        f"numbers {known_names([*map(str, numbers)], limit=5)}: copy or download all of them, or list the files to read under "
+        f"data.data_files: {{{split}: ...}}"
+    )
 
 
 def _no_such_path(path: str) -> str:

@@ -146,6 +146,54 @@ def test_parts_of_a_split_with_fingerprints_are_read_together(tmp_path: Path) ->
     assert train_of(str(tmp_path)).inputs == PAIR["text"] * 2
 
 
+@pytest.mark.parametrize("names", [["1-of-2", "2-of-2"], ["00000_of_00001"], ["1-of-1"], ["2020", "2021"]])
+def test_all_parts_of_a_split_are_read(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        written(tmp_path / f"train-{name}.csv", f"text,label\n{name},1\n")
+    assert train_of(str(tmp_path)).inputs == names
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["-00000-of-00001", "-00000-of-00001-abc123"],
+        ["-00000-of-00001", "-00000-of-00001 (1)"],
+        ["-00000-of-00001", "-00000-of-00001-copy"],
+        ["-00000-of-00001-a1", "-00000-of-00001-b2"],
+        ["-00000-of-00002", "-00001-of-00002", "-1-of-2"],
+        ["-00000-of-00001", "-00000-of-00002", "-00001-of-00002"],
+        ["-2020", "-2021-of-3_copy"],
+        ["", "-00000-of-00001"],
+    ],
+)
+def test_no_part_of_a_split_is_read_twice(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        written(tmp_path / f"train{name}.csv", "text,label\nx,1\n")
+    for data in (str(tmp_path), f"{tmp_path}/*.csv"):
+        with pytest.raises(InputError, match=r"more than one file could be the train split: .*Keep one, or choose"):
+            train_of(data)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ([0], "1 part of 3, with the numbers 0: copy or download all of them, or list the files to read under data.da"),
+        ([0, 2], "2 parts of 3, with the numbers 0, 2: copy"),
+        ([2, 3], "2 parts of 3, with the numbers 2, 3: copy"),
+        ([0, 1, 2, 3], "4 parts of 3, with the numbers 0, 1, 2, 3: copy"),
+        ([7, 8, 9], "3 parts of 3, with the numbers 7, 8, 9: copy"),
+    ],
+)
+def test_missing_parts_of_a_split_are_reported(tmp_path: Path, numbers: list[int], says: str) -> None:
+    for number in numbers:
+        written(tmp_path / f"train-0000{number}-of-00003.csv", "text,label\nx,1\n")
+    with pytest.raises(InputError) as caught:
+        train_of(str(tmp_path))
+    assert f"by their names, the files of the train split are {says}" in str(caught.value)
+    spec = DataSpec(path="csv", data_files={"train": f"{tmp_path}/train-*"})
+    assert train_of(spec).inputs == ["x"] * len(numbers)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "dangling", "loop"])
 def test_what_is_no_file_is_not_left_out(tmp_path: Path, kind: str) -> None:
     written(tmp_path / "train-1.csv", "text,label\nx,1\n")
