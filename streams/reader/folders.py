@@ -26,9 +26,9 @@ def reader_of_folder(path: str) -> str | None:
     """Return what a folder holds: ``saved`` for a data set, ``images``, or None."""
     if os.path.isfile(os.path.join(path, _STATE)) and os.path.isfile(os.path.join(path, _INFO)):
         return "saved"
-    entries = _entries(path)
+    entries = entries_of(path)
     images = any(map(_is_image, entries)) or any(
-        any(map(_is_image, _entries(entry.path))) for entry in entries if entry.is_dir()
+        any(map(_is_image, entries_of(entry.path))) for entry in entries if entry.is_dir()
     )
     return "images" if images else None
 
@@ -61,7 +61,7 @@ def folder_records(
         yield from _saved(place, path, limits, wanted)
 
 
-def _entries(path: str) -> list[os.DirEntry[str]]:
+def entries_of(path: str) -> list[os.DirEntry[str]]:
     """Return what is in a folder in the order of names, without hidden files and those that systems put into folders."""
     try:
         with os.scandir(path) as entries:
@@ -76,7 +76,7 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _images(place: str, path: str) -> Iterator[dict[str, Any]]:
-    entries = _entries(path)
+    entries = entries_of(path)
     classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
         yield from ({"image": image} for image in _images_in(place, entries))
@@ -88,7 +88,7 @@ def _images(place: str, path: str) -> Iterator[dict[str, Any]]:
             "images into the folder of their class, and other files out of this folder"
         )
     for each in classes:
-        images = _images_in(place, _entries(each.path))
+        images = _images_in(place, entries_of(each.path))
         if not images:
             raise InputError(f"{place}: the folder {each.name} has no images: add some, or remove it")
         yield from ({"image": image, "label": each.name} for image in images)

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError, cou
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS
+from continual_petl.streams.reader.folders import entries_of
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.reader.wanted import Wanted
@@ -81,7 +83,9 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     found: dict[SplitName, list[str]]
     check_regular(here, path)
     if os.path.isdir(path):
-        named = sorted(entry.path for entry in os.scandir(path) if reader_of(entry.path) and split_of(entry.path))
+        below = sorted(entry.path for entry in os.scandir(path))
+        named = [each for each in below if split_of(each) and not os.path.isdir(each) and reader_of(each)]
+        _refuse_folders(here, named, below)
         found = _by_split(here, _files(here, named)) or split_folders(here, path, ALIASES)
         if not found:
             raise InputError(
@@ -92,8 +96,14 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     elif os.path.isfile(path):
         found = {"train": [path]}
     else:
-        files = _files(here, matching(path))
+        below = matching(path)
+        files = _files(here, below)
         named = [name for name in files if split_of(name)]
+        _refuse_folders(here, files, below)
+        if below and not files:
+            raise InputError(
+                f"{here}: there are only folders, such as {below[0]}: give that folder, or a pattern of files"
+            )
         if named and len(named) < len(files):
             other = next(name for name in files if not split_of(name))
             raise InputError(
@@ -126,7 +136,14 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
             continue
         here = f"task {task!r}, data.data_files {pattern}"
         check_regular(here, local_path(pattern))
-        names = _files(here, matching(local_path(pattern)))
+        matched = matching(local_path(pattern))
+        names = _files(here, matched)
+        if matched and not names:
+            raise InputError(
+                f"{here}: {matched[0]} is a folder, but data_files names files: give a pattern of its files, such as "
+                f"{os.path.join(matched[0], '*.csv')}; or give data: FOLDER, with this folder or the one that holds a "
+                "folder for each split"
+            )
         if not names:
             raise MissingDataError(f"{here}: {_no_such_path(pattern)}", pattern)
         files += names
@@ -140,11 +157,28 @@ def _files(here: str, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if os.path.isfile(path)]
 
 
+def _refuse_folders(here: str, files: Sequence[str], paths: Sequence[str]) -> None:
+    """Refuse files beside a folder that is named after a split and holds rows too, which would not be read.
+
+    Images without classes are no rows: the files may name them.
+    """
+    for path in paths if files else ():
+        if os.path.basename(path).lower() not in ALIASES or not os.path.isdir(path):
+            continue
+        if any(file.startswith(os.path.join(path, "")) for file in files):
+            continue  # a pattern of files in the folder
+        if any(reader_of(entry.path) for entry in entries_of(path)):
+            raise InputError(
+                f"{here}: there are rows in the file {files[0]} and in the folder {path}, so it is unclear which are the "
+                "splits. Move one of them away, or list the files under data.data_files: {train: ..., test: ...}."
+            )
+
+
 def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
     """Return the files of each split: one, or several whose names only differ in their numbers.
 
-    What follows ``00000-of-00002`` may differ too: `datasets` wrote a fingerprint of each part there. Of such files, each part
-    has to be there once.
+    What follows ``00000-of-00002`` may differ too: `datasets` wrote a fingerprint of each part there. Of such files, each
+    part has to be there once.
     """
     found: dict[SplitName, list[str]] = {}
     for file in files:
@@ -173,9 +207,9 @@ def _check_parts(here: str, split: str, numbers: Sequence[int], total: int) -> N
     if numbers == [*range(first, first + len(numbers))] and len(numbers) == total:
         return
     raise InputError(
-        f"{here}: by their names, the files of the {split} split are {counted(len(numbers), 'part')} of {total:,}, with the "
-        f"numbers {known_names([*map(str, numbers)], limit=5)}: copy or download all of them, or list the files to read under "
-        f"data.data_files: {{{split}: ...}}"
+        f"{here}: by their names, the files of the {split} split are {counted(len(numbers), 'part')} of {total:,}, with "
+        f"the numbers {known_names([*map(str, numbers)], limit=5)}: copy or download all of them, or list the files to "
+        f"read under data.data_files: {{{split}: ...}}"
     )
 
 
@@ -196,7 +230,7 @@ def read_table(
         paths: the files.
         wanted: what to read of them.
         limits: maximum sizes of files and cells.
-        reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``; None: the one for the suffix of each file.
+        reader: ``csv``, ``json``, ``parquet``, ``arrow``, ``conll`` or ``text``; None: the one for the suffix of each file.
 
     Raises:
         InputError: if a file cannot be read or exceeds a limit, or only some files of a table have a wanted column.
@@ -205,7 +239,10 @@ def read_table(
     rest: dict[str, list[Any]] = {}
     first: tuple[str, list[str]] | None = None
     num_rows = 0
-    with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as folder:
+    remote = any(map(is_url, paths))
+    with (
+        tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) if remote else nullcontext("")
+    ) as folder:
         for path, copy in [(given, copy) for given in paths for copy in copies(task, given, folder, limits)]:
             header: list[str] = []
             rows = read_records(

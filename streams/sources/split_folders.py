@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from continual_petl.errors import InputError, known_names
+from continual_petl.streams.reader.folders import entries_of
 from continual_petl.streams.reader.records import reader_of
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 
@@ -21,11 +21,10 @@ def split_folders(here: str, path: str, aliases: Mapping[str, SplitName]) -> dic
     Raises:
         InputError: if two folders are named after the same split, or it is unclear whether folders are splits or classes.
     """
-    below = {name: os.path.join(path, name) for name in sorted(os.listdir(path)) if name.lower() in aliases}
-    folders = {name: folder for name, folder in below.items() if os.path.isdir(folder)}
+    below = entries_of(path)
+    folders = {entry.name: entry.path for entry in below if entry.name.lower() in aliases and entry.is_dir()}
     if reader_of(path) is not None:
-        visible = [name for name in os.listdir(path) if not name.startswith(".")]
-        if folders and len(folders) == len(visible):
+        if folders and len(folders) == len(below):
             raise InputError(
                 f"{here}: the folders {known_names([*folders])} are named after splits, but they hold images without a "
                 "class: put each image into a folder of its class, as in train/cat/1.png; if these are the classes, give the "

@@ -15,6 +15,7 @@ import pytest
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.records import read_records, reader_of
 from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.schema.data_spec import DataSpec
 from continual_petl.streams.schema.limits_spec import DEFAULTS
 from continual_petl.streams.schema.stream_spec import ColumnsSpec
 from continual_petl.streams.sources.read_splits import read_splits
@@ -128,6 +129,69 @@ def test_a_class_may_be_named_like_a_split(tmp_path: Path) -> None:
     folder = images(tmp_path / "vehicles", "train/1.png", "car/1.png")
     found = read_splits("t", str(folder), ColumnsSpec(), kind="image-classification")
     assert {split: rows.answers for split, rows in found.items()} == {"train": ["car", "train"]}
+
+
+@pytest.mark.parametrize("other", ["Thumbs.db", "desktop.ini", ".DS_Store", ".cache/"])
+def test_files_of_systems_make_no_classes_of_splits(tmp_path: Path, other: str) -> None:
+    folder = images(tmp_path / "p", "train/1.png", "test/2.png")
+    (folder / other).mkdir() if other.endswith("/") else (folder / other).touch()
+    with pytest.raises(
+        InputError, match="the folders test, train are named after splits, but they hold images without a"
+    ):
+        read_splits("t", str(folder), ColumnsSpec(), kind="image-classification")
+
+
+@pytest.mark.parametrize("beside", ["images", "saved", "files"])
+def test_no_folder_of_a_split_is_dropped_because_of_a_file(tmp_path: Path, beside: str) -> None:
+    folder = tmp_path / "p"
+    if beside == "images":
+        images(folder, "train/cat/1.png", "Test/cat/2.png")
+    elif beside == "saved":
+        datasets.Dataset.from_list(ROWS, features=FEATURES).save_to_disk(folder / "Test")
+    else:
+        (folder / "Test").mkdir(parents=True)
+        (folder / "Test/part.csv").write_text("text,label\na,b\n")
+    (folder / "train.csv").write_text("text,label\na,b\n")
+    for data in (str(folder), f"{folder}/*"):
+        with pytest.raises(InputError, match=r"rows in the file .*/train.csv and in the folder .*/Test, .* Move one"):
+            read_splits("t", data, ColumnsSpec())
+    assert read_splits("t", str(folder / "train.csv"), ColumnsSpec())["train"].answers == ["b"]
+
+
+def test_files_may_name_images_in_folders_like_splits(tmp_path: Path) -> None:
+    folder = images(tmp_path / "p", "train/1.png", "test/2.png")
+    (folder / "train.csv").write_text("image,label\ntrain/1.png,cat\n")
+    (folder / "test.csv").write_text("image,label\ntest/2.png,dog\n")
+    found = read_splits("t", str(folder), ColumnsSpec(), kind="image-classification")
+    assert {split: rows.answers for split, rows in found.items()} == {"train": ["cat"], "test": ["dog"]}
+
+
+def test_only_what_is_read_has_to_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "train.csv").write_text("text,label\na,b\n")
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if os.fspath(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    def no_folder(*_: Any, **__: Any) -> Any:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", no_folder)
+    assert read_splits("t", str(tmp_path), ColumnsSpec())["train"].answers == ["b"]
+
+
+def test_a_folder_in_place_of_files_is_named(tmp_path: Path) -> None:
+    folder = images(tmp_path / "p", "train/cat/1.png")
+    for pattern in ("train", "tr*"):
+        spec = DataSpec(path="csv", data_files={"train": str(folder / pattern)})
+        with pytest.raises(InputError, match=r"p/train is a folder, but data_files names files: give a pattern of its"):
+            read_splits("t", spec, ColumnsSpec())
+    with pytest.raises(InputError, match=r"there are only folders, such as .*p/train: give that folder, or a pattern"):
+        read_splits("t", f"{folder}/*", ColumnsSpec())
 
 
 def test_images_without_classes_have_no_label(tmp_path: Path) -> None:
