@@ -29,8 +29,8 @@ def word_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, u
 
     The columns are ``tokens``, ``column2``, ``column3``, ..., and for the last one ``tags``; in CoNLL-U those of the format,
     and ``sent_id``. Lines that begin a document, comments, and lines of CoNLL-U that are no words are left out. Unless a file
-    is CoNLL-U, a comment is a line with ``#`` before the first word of a sentence that has not as many columns as
-    the words have, or ends in ``key=value``.
+    is CoNLL-U, a comment is a line with ``#`` before the first word of a sentence that has not as many columns as the words
+    have; or whose ``#`` is a column, if it is like ``# sent_id = 1``, ``# newpar`` or ``# id 5 domain=en``.
 
     Args:
         file: the file.
@@ -41,7 +41,7 @@ def word_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, u
     Raises:
         InputError: if the file has no words, or a sentence is too long.
     """
-    first = next((line for line in map(_without_end, file.lines()) if _is_word(line)), None)
+    first = next((line for line in _lines(file) if _is_word(line)), None)
     if first is None:
         raise InputError(
             f"{file.place}: there are no words in this file; give a file with one word and its tag per line"
@@ -61,7 +61,7 @@ def word_records(file: TextFile, bad: Bad, columns: Collection[str] | None, *, u
             bad(
                 number,
                 what,
-                f"Every word needs {counted(len(names), 'column')}, and every sentence a blank line after it.",
+                f"Every word needs {counted(len(names) + universal, 'column')}, and every sentence a blank line after it.",
             )
             continue
         if not rows:
@@ -80,7 +80,7 @@ def looks_like_columns(path: str, *, tagged: bool = True) -> bool:
     """
     widths, blank = set[int](), False
     try:
-        for number, line in enumerate(map(_without_end, TextFile(path, path).lines()), 1):
+        for number, line in enumerate(_lines(TextFile(path, path)), 1):
             if _is_word(line):
                 cells = _cells(line, tabs="\t" in line)
                 widths.add(len(cells))
@@ -94,18 +94,24 @@ def looks_like_columns(path: str, *, tagged: bool = True) -> bool:
     return blank and len(widths) == 1
 
 
-def _without_end(line: str) -> str:
-    return line.rstrip("\r\n")
+def _lines(file: TextFile) -> Iterator[str]:
+    """Yield the lines without their ends; carriage returns end lines too, but before a line feed they do not end another."""
+    for line in file.lines():
+        yield from line.rstrip("\r\n").split("\r")
+
+
+def _begins_document(line: str) -> bool:
+    return line.replace("\t", " ").split(" ", 1)[0] == _DOCUMENT
 
 
 def _is_word(line: str) -> bool:
-    return bool(line.strip(" \t")) and not line.startswith(("#", _DOCUMENT))
+    return bool(line.strip(" \t")) and line[0] != "#" and not _begins_document(line)
 
 
 def _cells(line: str, *, tabs: bool) -> list[str]:
     # Words may hold other white space, such as a no-break space.
     if tabs:
-        return line.split("\t")
+        return [cell.strip(" ") for cell in line.split("\t")]
     cells = line.replace("\t", " ").split(" ")
     return [cell for cell in cells if cell] if "" in cells else cells
 
@@ -114,8 +120,9 @@ def _sentences(file: TextFile) -> Iterator[tuple[int, list[Line]]]:
     """Yield the lines of each sentence with their numbers, and the number of the first one."""
     lines: list[Line] = []
     size = 0
-    for number, line in enumerate(map(_without_end, file.lines()), 1):
-        if line.strip(" \t"):
+    for number, line in enumerate(_lines(file), 1):
+        ends = not line.strip(" \t") or _begins_document(line)
+        if not ends:
             lines.append((number, line))
             size += len(line)
         if size > file.limits.cell_chars:
@@ -124,7 +131,7 @@ def _sentences(file: TextFile) -> Iterator[tuple[int, list[Line]]]:
                 "million characters (limits.cell_mb): are there blank lines between the sentences? "
                 f"{file.limits.hint('cell_mb', 2 * file.limits.cell_mb)}"
             )
-        if lines and not line.strip(" \t"):
+        if lines and ends:
             yield lines[0][0], lines
             lines, size = [], 0
     if lines:
@@ -136,12 +143,17 @@ def _plain(lines: list[Line], width: int, *, tabs: bool) -> list[list[str]]:
     rows: list[list[str]] = []
     for number, line in lines:
         cells = _cells(line, tabs=tabs)
-        if cells[0] == _DOCUMENT or (not rows and line[0] == "#" and (len(cells) != width or "=" in cells[-1])):
+        if not rows and line[0] == "#" and (len(cells) != width or _is_comment(cells)):
             continue
         if len(cells) != width or not all(cells):
             raise ValueError(number, _wrong(cells, width))
         rows.append(cells)
     return rows
+
+
+def _is_comment(cells: list[str]) -> bool:
+    """Return whether a line with ``#`` is a comment, although it has as many columns as a word."""
+    return cells[0] == "#" and (cells[2:3] == ["="] or "=" in cells[-1] or cells[1:2] in (["newpar"], ["newdoc"]))
 
 
 def _universal(lines: list[Line]) -> tuple[list[list[str]], dict[str, str | None]]:
@@ -153,7 +165,7 @@ def _universal(lines: list[Line]) -> tuple[list[list[str]], dict[str, str | None
             key, _, value = line[1:].partition("=")
             name = value.strip() if key.strip() == "sent_id" else name
             continue
-        cells = line.split("\t")
+        cells = _cells(line, tabs=True)
         if len(cells) != 1 + len(_UNIVERSAL) or not all(cells):
             raise ValueError(number, _wrong(cells, 1 + len(_UNIVERSAL)))
         if _NOT_A_WORD.fullmatch(cells[0]):

@@ -83,7 +83,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     found: dict[SplitName, list[str]]
     check_regular(here, path)
     if os.path.isdir(path):
-        below = sorted(entry.path for entry in os.scandir(path))
+        below = [entry.path for entry in entries_of(path)]
         named = [each for each in below if split_of(each) and not os.path.isdir(each) and reader_of(each)]
         _refuse_folders(here, named, below)
         found = _by_split(here, _files(here, named)) or split_folders(here, path, ALIASES)

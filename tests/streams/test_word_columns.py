@@ -117,6 +117,50 @@ def test_comments_before_the_words_are_left_out(tmp_path: Path) -> None:
     assert [row["tokens"] for _, row in found] == [["#win", "w1"], ["#", "w2"]]
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens", "last"),
+    [
+        ("# sent_id = 1\nEU NNP B-NP B-ORG\n", ["EU"], ["B-ORG"]),
+        ("#\tsent_id\t=\t1\nEU\tNNP\tB-NP\tB-ORG\n", ["EU"], ["B-ORG"]),
+        ("# newpar\nEU B-ORG\n", ["EU"], ["B-ORG"]),
+        ("# newdoc\nEU B-ORG\n", ["EU"], ["B-ORG"]),
+        ("# newpar id = p1\nEU B-ORG\n", ["EU"], ["B-ORG"]),
+        ("# text =\nEU NNP B-ORG\n", ["EU"], ["B-ORG"]),
+        ("#1 NOUN X Case=Nom\nx VERB X Tense=Past\n", ["#1", "x"], ["Case=Nom", "Tense=Past"]),
+        ("#win O\nw O\n", ["#win", "w"], ["O", "O"]),
+        ("# O\nw O\n", ["#", "w"], ["O", "O"]),
+        ("w O\n# newpar\n", ["w", "#"], ["O", "newpar"]),
+        ("#a=1\nx\n", ["#a=1", "x"], None),
+        ("#\nx\n", ["#", "x"], None),
+    ],
+)
+def test_comments_are_told_from_words(tmp_path: Path, text: str, tokens: list[str], last: list[str] | None) -> None:
+    ((_, row),) = rows_of(written(tmp_path / "a.conll", text))
+    assert (row["tokens"], row.get("tags")) == (tokens, last)
+
+
+@pytest.mark.parametrize("between", [" ", "\t"])
+def test_spaces_beside_a_tag_make_no_other_tag(tmp_path: Path, between: str) -> None:
+    lines = [("EU", "B-ORG"), ("x ", "O"), ("y", "O "), ("z", "  O  ")]
+    ((_, row),) = rows_of(written(tmp_path / "a.conll", "\n".join(map(between.join, lines))))
+    assert row == {"tokens": ["EU", "x", "y", "z"], "tags": ["B-ORG", "O", "O", "O"]}
+    ((_, row),) = rows_of(written(tmp_path / "a.conllu", "\t".join(["1", "New York ", "w", " NOUN ", *"_" * 6])))
+    assert (row["tokens"], row["upos"]) == (["New York"], ["NOUN"])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\r\r\n"])
+def test_a_document_ends_a_sentence_and_any_line_end_a_line(tmp_path: Path, end: str) -> None:
+    text = CONLL.replace("\n\n", "\n") + "-DOCSTART- O\nlast X X O\n-DOCSTART-x X X O\n\n\nnext X X O"
+    found = rows_of(written(tmp_path / "a.conll", text.replace("\n", end)))
+    assert [(number, row["tokens"]) for number, row in found] == [
+        (2, ["EU", "rejects", "#", "New\u00a0York"]),
+        (7, ["last", "-DOCSTART-x"]),
+        (11, ["next"]),
+    ]
+    path = written(tmp_path / "a.txt", text.replace("\n", end))
+    assert looks_like_columns(str(path))
+
+
 def test_words_without_tags_can_be_predicted(tmp_path: Path) -> None:
     assert [row for _, row in rows_of(written(tmp_path / "a.conll", "w1\nw2\n\nw3\n"))] == [
         {"tokens": ["w1", "w2"]},
@@ -145,7 +189,7 @@ def test_columns_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
             "line 2: column 2 is empty. Every word needs 2 columns, and every sentence a blank line",
         ),
         ("a.conllu", "1\tw1" + "\t_" * 8 + "\n3\tw2" + "\t_" * 8, "line 2: the id of the word is '3', but 2 is next"),
-        ("a.conllu", "w1 O\n", "line 1: 1 column, but 10 are expected"),
+        ("a.conllu", "w1 O\n", "line 1: 1 column, but 10 are expected. Every word needs 10 columns, and every"),
         ("a.conll", "-DOCSTART- O\n\n# a\n", "here: there are no words in this file"),
         ("a.conll", "w1 O\n" * 3000, "the sentence that begins in line 1 has more than 0.01 million characters"),
     ],
