@@ -101,7 +101,7 @@ class Given:
         groups: dict[Hashable, list[str]] = {}
         for task in tasks:
             columns = self._columns(task)
-            key = (columns.own, columns.standard, kind_of(columns.certificate).per_word)
+            key = (columns.own, columns.standard, columns.made, kind_of(columns.certificate).per_word)
             groups.setdefault(key, []).append(task)
         return [*groups.values()]
 
@@ -156,14 +156,15 @@ class Given:
         columns, spec = self._columns(task), self._specs.get(task)
         read = () if spec is None else spec.columns.read_by(spec.kind).values()
         own = (name for column in (*columns.own, *read) if column is not None for name in names_of(column))
-        return {*own, *columns.standard, "label"}
+        return {*own, *columns.read, "label"}
 
     def _names(self, among: Any) -> tuple[str, ...]:
         """Return the columns that would be read among those given, the most important one first."""
         if not self._tasks:
             return tuple(name for name in UNNAMED if name in among)
         columns = self._columns(self._tasks[0])
-        return next((names for names in (columns.own, columns.standard) if names[0] in among), ())
+        own = next((names for names in (columns.own, columns.standard) if names[0] in among), ())
+        return own or tuple(name for name in columns.parts if name in among)
 
     def _as_columns(self, record: Record) -> list[Record] | None:
         """Return the rows of a mapping of columns; None if the mapping is a single row."""
@@ -191,7 +192,9 @@ class Given:
     def _form(self, name: str) -> str:
         if not self._tasks:
             return name
-        certificate = self._certificate(self._tasks[0])
+        certificate, columns = self._certificate(self._tasks[0]), self._columns(self._tasks[0])
+        if name in columns.parts and name not in (*columns.own, *columns.standard):
+            return "tokens" if columns.parts[name] else "text"  # `{a.0}` reads a list in each row
         if certificate.chat is not None:
             return "messages"
         kind = kind_of(certificate)

@@ -25,6 +25,7 @@ from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.reader.times import as_text
 from continual_petl.streams.reader.wanted import LISTS
 from continual_petl.streams.schema.containers import plain
+from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.checks import Where
@@ -128,6 +129,21 @@ class TaskColumns:
         """The templates that make a column that its rows are read from."""
         made = None if self.data is None else self.data.templates
         return {name: template for name, template in (made or {}).items() if name in self.own}
+
+    @property
+    def made(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """The templates and the marks of lists that make its rows, by which tasks with the same columns still differ."""
+        lists = {} if self.data is None or self.data.lists is None else self.data.lists
+        return tuple(sorted(self._templates.items())), tuple(
+            sorted((*at,) for at in lists.items() if at[0] in self.read)
+        )
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """The columns that its templates put together, and whether each of them holds lists, as for ``{column.0}``."""
+        fields = [field for template in self._templates.values() for field in template_fields(template)]
+        lists = {name for name, _, key in (field.partition(".") for field in fields) if key.isdecimal()}
+        return {name: name in lists for field in fields for name in (field, field.partition(".")[0])}
 
     def completed(self, record: Record, where: str) -> Record:
         """Return a record with the columns that `data.templates` and `data.lists` make of those that it has.
