@@ -10,7 +10,7 @@ import decimal
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -132,9 +132,14 @@ def one_kind(kinds: set[str]) -> str:
     return "text" if not known else known.pop() if len(known) == 1 else "json"
 
 
-def as_json(value: Any) -> str:
-    """Return a value as JSON: dates and decimal numbers become strings, NaN becomes null."""
-    return json.dumps(plain(value), ensure_ascii=False, default=_as_text)
+def as_json(value: Any, other: Callable[[Any], str] | None = None) -> str:
+    """Return a value as JSON: dates and decimal numbers become strings, NaN becomes null.
+
+    Args:
+        value: the value.
+        other: returns the text for a value that JSON cannot hold; None: only dates and decimal numbers have one.
+    """
+    return json.dumps(plain(value), ensure_ascii=False, default=other or _as_text)
 
 
 def cell(value: Any, *, raw: bool = False) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,10 +108,11 @@ def read_rows(
     Raises:
         InputError: if the file, or without ``unusable`` any of its rows, cannot be used; the message names their lines.
     """
-    if _has_lines(path) and task is None:
+    has_lines, in_table = _has_lines(path), format_of(path) in _TABLES  # once, since they may look into a whole folder
+    if has_lines and task is None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
     _check_lines(path, columns_of, task)
-    reads = None if task is None or _has_lines(path) else columns_of(task)
+    reads = None if task is None or has_lines else columns_of(task)
     wanted = None if reads is None or whole else reads.read
     known: dict[str, TaskColumns] = {}
 
@@ -124,11 +126,11 @@ def read_rows(
                     known[name].check_beside(task_column)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
-        if _has_lines(path):
+        if has_lines:
             return name, row_of_line(record["text"], where, known[name].certificate, limits), None
         made = known[name].completed(record, where)
         form = known[name].form_of(made, where, mixed=task_column is not None)
-        return name, row_of(made, where, form, in_table=format_of(path) in _TABLES), record
+        return name, row_of(made, where, form, in_table=in_table), record
 
     reading = _Reading(path, limits, seen, unusable, LISTS if reads is None else reads.lists)
     yield from reading.rows(named, wanted)
@@ -143,12 +145,13 @@ def read_unnamed_rows(
     unusable: Unusable | None = None,
 ) -> Iterator[tuple[Row, Record | None]]:
     """Yield the rows of a file without task names, from the standard columns, each with its full record; see `read_rows`."""
+    has_lines, in_table = _has_lines(path), format_of(path) in _TABLES
 
     def unnamed(record: Record, where: str) -> tuple[Row, Record | None]:
-        if _has_lines(path):
+        if has_lines:
             return row_of_line(record["text"], where, None, limits), None
         form = unnamed_form(record, where, "--task NAME, or --task-column NAME")
-        return row_of(record, where, form, in_table=format_of(path) in _TABLES), record
+        return row_of(record, where, form, in_table=in_table), record
 
     yield from _Reading(path, limits, seen, unusable).rows(unnamed, None if whole else unnamed_columns())
 
@@ -165,30 +168,32 @@ class _Reading:
 
     def rows(self, row_in: Callable[[Record, str], _Row], columns: Set[str] | None) -> Iterator[_Row]:
         """Yield what ``row_in`` makes of each record and its location; ``columns`` are those to read, or None for all."""
-        path, blank = self.path, list[int]()
+        path, blank = self.path, 0  # the first blank line of those before this one
         _check_file(path)
-        place = f"--input {path}"
+        reader = reader_of(path)
+        has_lines, place = reader == "text", f"--input {path}"
         faulty = UnusableRows(place)
         leave_out = self.unusable or faulty
         bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
-        if columns is not None and reader_of(path) != "json":  # there, all rows have all columns
-            columns = None if _has_lines(path) else columns | ID_COLUMNS
+        if columns is not None and reader != "json":  # there, all rows have all columns
+            columns = None if has_lines else columns | ID_COLUMNS
         wanted = Wanted(columns, self.lists, typed=columns is None)
         for number, record in read_records(place, path, self.limits, wanted, bad=bad):
-            if _has_lines(path) and not record["text"].strip():
-                blank.append(number)  # no rows if nothing follows
+            if has_lines and not record["text"].strip():
+                blank = blank or number  # no rows if nothing follows
                 continue
-            for at, found in [*((line, {"text": ""}) for line in blank), (number, record)]:
+            blanks = ((line, {"text": ""}) for line in range(blank, number)) if blank else ()
+            blank = 0
+            for at, found in chain(blanks, [(number, record)]):
                 where = f"{place}:{at}"
                 try:
                     row = row_in(found, where)
-                    if self.seen is not None and not _has_lines(path):
+                    if self.seen is not None and not has_lines:
                         self.seen(found, where)
                 except InputError as error:
                     leave_out(at, str(error).removeprefix(f"{where}: "), found)
                 else:
                     yield row
-            blank.clear()
         faulty.check()
 
 

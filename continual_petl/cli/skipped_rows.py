@@ -9,8 +9,9 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from continual_petl.cli.columns_out import as_json
+from continual_petl.cli.columns_out import as_json, cell
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
 from continual_petl.store.files.atomic import replacing
@@ -83,12 +84,8 @@ class SkippedRows:
 
             def unusable(number: int, reason: str, record: Record) -> None:
                 self._count += 1
-                file.write(
-                    as_json({"row": number, "reason": reason, **({"record": record} if record else {})}).encode(
-                        errors="backslashreplace"
-                    )
-                    + b"\n"
-                )
+                said = {"row": number, "reason": reason, **({"record": record} if record else {})}
+                file.write(as_json(said, _in_words).encode(errors="backslashreplace") + b"\n")
 
             yield unusable
 
@@ -106,3 +103,13 @@ class SkippedRows:
         if not self._count:
             return ""
         return f"; {self._count:,} of the input's rows cannot be used and are left out: {self._path} says why"
+
+
+def _in_words(value: Any) -> str:
+    """Return the text for a value that JSON cannot hold: this file says which row it was, and need not restore it."""
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    try:
+        return str(cell(value, raw=True))
+    except TypeError:
+        return str(value)
