@@ -23,7 +23,7 @@ from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.reader.times import as_text
-from continual_petl.streams.reader.wanted import LISTS
+from continual_petl.streams.reader.wanted import LISTS, list_columns
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cell_of, is_there
@@ -99,6 +99,8 @@ class TaskColumns:
     standard: tuple[str, ...]
     data: DataSpec | None = None
     """How its training data was read; ``templates`` and ``lists`` also make the columns of rows to predict."""
+    lists: frozenset[str] = LISTS
+    """The columns that hold a list in each row, as in its training data, or of those that its rows may be read from."""
 
     @classmethod
     def of(cls, certificate: Certificate, spec: TaskSpec | None) -> TaskColumns:
@@ -109,15 +111,17 @@ class TaskColumns:
             spec: the task in the run's stream file; None if it is no longer there.
         """
         standard = standard_columns(certificate)
+        usual = list_columns({name: name for name in standard})
         if spec is None or spec.kind != certificate.kind:  # the stream file was edited and describes other data
-            return cls(certificate, standard, standard)
+            return cls(certificate, standard, standard, lists=usual)
         keys = standard
         if certificate.chat is not None:
             keys = (next(iter(spec.columns.read_by(spec.kind))), *standard[1:])
         read = spec.columns.read_by(spec.kind)
         own = tuple(name for key in keys if (name := read.get(key)) is not None)
         data = spec.data if isinstance(spec.data, DataSpec) else None
-        return cls(certificate, standard if len(own) < len(keys) else own, standard, data)
+        lists = list_columns(read, None if data is None else data.lists) | (usual - {*own})
+        return cls(certificate, standard if len(own) < len(keys) else own, standard, data, lists)
 
     @property
     def read(self) -> frozenset[str]:
@@ -158,14 +162,10 @@ class TaskColumns:
         place = Where(task=self.certificate.task, split="input", origin=where)
         lists = {name: mark for name, mark in lists.items() if isinstance(record.get(name), str)}
         table = split_cells(place, {name: [cell] for name, cell in record.items()}, lists)
-        if not all(is_there(name, record) for name in self.own) and has_fields(table, templates):
-            table = fill_templates(place, table, templates)
-        return {name: cells[0] for name, cells in table.items()}
-
-    @property
-    def lists(self) -> frozenset[str]:
-        """The columns that hold a list in each row."""
-        return LISTS | {*self.own[:1]} if self.form(self.own).holds in LISTS else LISTS
+        gone = _gone(record, templates)
+        if not all(is_there(name, record) for name in self.own) and has_fields({**table, **gone}, templates):
+            table = fill_templates(place, {**table, **gone}, templates)
+        return {name: cells[0] for name, cells in table.items() if name not in gone}
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""
@@ -220,6 +220,19 @@ class TaskColumns:
         form = kind.cell_form if certificate.chat is None else _FORMS["messages"]
         reader = f"task {certificate.task!r}"
         return RowForm(reader, names, holds, form, options=certificate.options_from == "row", system=chat, asked=True)
+
+
+def _gone(record: Record, templates: Mapping[str, str]) -> dict[str, list[None]]:
+    """Return the parts ``{a.b}`` of templates that a row does not have: they are empty, as in training, where others do."""
+    fields = [field for template in templates.values() for field in template_fields(template) if field not in record]
+    return {
+        field: [None]
+        for field in fields
+        for name, dot, key in [field.partition(".")]
+        if dot
+        and name in record
+        and (record[name] is None or (isinstance(record[name], Mapping) and key not in record[name]))
+    }
 
 
 def _listed(names: Sequence[str]) -> str:

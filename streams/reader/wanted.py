@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from continual_petl.streams.reader.faulty_rows import Header
 
 LISTS = frozenset({"tokens", "messages"})
-"""Columns that usually hold a list in each row."""
+"""Columns that usually hold a list in each row, and the keys of ``columns`` that name such columns."""
+
+
+def list_columns(read: Mapping[str, str | None], written: Collection[str] | None = None) -> frozenset[str]:
+    """Return the columns that hold a list in each row.
+
+    Args:
+        read: the keys of ``columns`` that a task reads, with the names of the columns.
+        written: the columns whose lists are written as one text, as under `data.lists`.
+    """
+    return frozenset(name for key, name in read.items() if key in LISTS and name is not None) - {*(written or ())}
 
 
 class Wanted(NamedTuple):

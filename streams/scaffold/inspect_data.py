@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from glob import has_magic
 from itertools import pairwise
@@ -14,10 +14,11 @@ from typing import Any
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
-from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.reader.wanted import LISTS, Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.data_spec import SplitName, is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
 from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
 
@@ -98,6 +99,8 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     reader = "conll" if in_columns else reader
     assert reader is not None
     whole = read_table(name, files[first], Wanted(), limits, "conll" if in_columns else None)
+    if reader == "json" and (lists := _list_columns(whole, len(files[first]))) != LISTS:
+        whole = read_table(name, files[first], Wanted(lists=lists), limits)
     num_rows = max(map(len, whole.values()), default=0)
     if not num_rows:
         raise InputError(f"{', '.join(files[first])}: there are no rows; give files with rows")
@@ -116,6 +119,23 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
         labels=labels,
         limits=limits,
     )
+
+
+def _list_columns(table: Mapping[str, Sequence[Any]], num_files: int) -> Set[str]:
+    """Return the columns that hold a list in each row for the task that is drafted: a list of words or of messages.
+
+    Args:
+        table: files of JSON, read with `LISTS`, by which an object of columns may be one row, or a conversation several.
+        num_files: their number.
+    """
+    other = {
+        name
+        for name, holds in (("tokens", lambda entry: isinstance(entry, str)), ("messages", is_message))
+        if len(table.get(name, ())) in range(1, num_files + 1)
+        and not all(holds(entry) for cell in table[name] if isinstance(cell, list) for entry in cell)
+    }
+    talks = {name for name, cells in table.items() if all(map(is_message, cells))}
+    return (LISTS - other) | (talks if len(talks) == 1 else set())
 
 
 def _spread(num_rows: int, max_rows: int) -> Sequence[int]:

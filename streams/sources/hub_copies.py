@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
-from continual_petl.streams.reader.wanted import LISTS, Wanted
+from continual_petl.streams.reader.wanted import Wanted, list_columns
 from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
@@ -39,8 +39,8 @@ class Taken(NamedTuple):
         templates: Mapping[str, str] | None = None,
         more: Collection[str] = (),
     ) -> Taken:
-        """Return what is read for some choices of columns, by their keys, and ``more`` columns."""
-        lists = {name for read in columns for key, name in read.items() if key in LISTS and isinstance(name, str)}
+        """Return what is read for some choices of columns, by their keys, and ``more``, whose lists are one text."""
+        lists = frozenset[str]().union(*(list_columns(read, more) for read in columns))
         return cls(take, Wanted(frozenset(more).union(*(needed(read, templates) for read in columns)), lists))
 
 

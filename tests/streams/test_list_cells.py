@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
+from continual_petl.cli.rows_in import read_rows
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.predictor.records import TaskColumns
 from continual_petl.streams.preparation.checked_rows import Checked
@@ -146,3 +148,26 @@ def test_rows_to_predict_are_completed_as_training_data_is() -> None:
         assert columns.completed(record, "here") == record
     with pytest.raises(InputError, match=r"\(here\), column 'a': 1 row cannot be used: row 1: 2.5 is float"):
         columns.completed({"a": 2.5, "b": "y"}, "here")
+
+
+def test_a_part_that_a_row_does_not_have_is_empty_as_in_training(tmp_path: Path) -> None:
+    path, template = tmp_path / "rows.jsonl", "{a.b} {t} {c.1}"
+    records: list[dict[str, Any]] = [
+        {"a": {"b": "B"}, "t": "T", "c": ["x", "y"], "label": "p"},
+        {"a": None, "t": "U", "c": None, "label": "q"},
+        {"a": {}, "t": "V", "c": ["x"], "label": "p"},
+        {"a": {"z": 1}, "t": "W", "c": [], "label": "q"},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    data = {"path": "json", "data_files": str(path), "templates": {"text": template}}
+    spec = TaskSpec.model_validate({"name": "toy", "kind": "classification", "data": data})
+    right = ["B T y", "U", "V", "W"]
+    assert read_splits("toy", spec.data, spec.columns)["train"].inputs == right
+    certificate: Any = _Certificate()
+    certificate.kind = "classification"
+    columns = TaskColumns.of(certificate, spec)
+    assert [row for _, row, _ in read_rows(path, lambda name: columns, task="toy", task_column=None)] == right
+    for whole in records:
+        assert columns.completed(whole, "here").keys() == {"a", "t", "c", "label", "text"}
+    for record in ({"t": "T", "c": []}, {"a": 1, "t": "T", "c": []}, {"a": ["x"], "t": "T", "c": []}):
+        assert "text" not in columns.completed(record, "here")
