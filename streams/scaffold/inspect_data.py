@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from glob import has_magic
 from itertools import pairwise
@@ -128,9 +128,13 @@ def _list_columns(table: Mapping[str, Sequence[Any]], num_files: int) -> Set[str
         table: files of JSON, read with `LISTS`, by which an object of columns may be one row, or a conversation several.
         num_files: their number.
     """
+    entries: dict[str, Callable[[Any], bool]] = {
+        "tokens": lambda entry: isinstance(entry, str),
+        "messages": is_message,
+    }
     other = {
         name
-        for name, holds in (("tokens", lambda entry: isinstance(entry, str)), ("messages", is_message))
+        for name, holds in entries.items()
         if len(table.get(name, ())) in range(1, num_files + 1)
         and not all(holds(entry) for cell in table[name] if isinstance(cell, list) for entry in cell)
     }

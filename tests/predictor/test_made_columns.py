@@ -28,7 +28,8 @@ TASKS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     """Return what is read of a store: the certificates of its tasks, and its stream file."""
-    tasks, certificates = [], {}
+    tasks: list[Any] = []
+    certificates: dict[str, Any] = {}
     for name, more in TASKS.items():
         data = {key: more[key] for key in ("templates", "lists") if key in more}
         kind = more.get("kind", "classification")
