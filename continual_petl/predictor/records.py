@@ -402,7 +402,7 @@ def record_of(row: Row, prediction: Prediction, certificate: Certificate, given:
     """
     if given is None:
         names = standard_columns(certificate)
-        given = dict(zip(names, row if len(names) > 1 else (row,), strict=True))
+        given = dict(zip(names, row if len(names) > 1 else (_without_bytes(row),), strict=True))
     record: Record = {**given, ANSWER: prediction.value}
     if prediction.probabilities is not None:
         record[SHARES] = dict(prediction.probabilities)
@@ -410,6 +410,12 @@ def record_of(row: Row, prediction: Prediction, certificate: Certificate, given:
     if has_near_ties(certificate):
         record[NEAR_TIE] = None if prediction.task is None else prediction.near_tie
     return record
+
+
+def _without_bytes(row: Row) -> Row:
+    """Return a row in which an image that came with the bytes of its file is named by its path, or their number."""
+    held, path = (row.get("bytes"), row.get("path")) if isinstance(row, Mapping) else (row, None)
+    return row if not isinstance(held, bytes) else path or f"{len(held):,} bytes"
 
 
 def has_near_ties(certificate: Certificate) -> bool:

@@ -107,6 +107,45 @@ def test_predict_images(predict: Callable[..., str], tmp_path: Path) -> None:
         assert records(predict, IMAGES, "--input", str(table)) == [record]
 
 
+@pytest.mark.parametrize("column", ["image", "picture"])
+def test_images_within_a_file_are_predicted_as_they_are_learned_from(
+    predict: Callable[..., str], tmp_path: Path, column: str
+) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    paths = [tmp_path / "light.png", tmp_path / "dark.png"]
+    for path, level in zip(paths, (240, 3), strict=True):
+        Image.fromarray(np.full((6, 6, 3), level, dtype=np.uint8)).save(path)
+    answers = [(row["answer"], row["probabilities"]) for row in records(predict, IMAGES, *map(str, paths))]
+    size = f"{paths[0].stat().st_size:,} bytes"
+    held = [path.read_bytes() for path in paths]
+    source, target = tmp_path / "rows.parquet", tmp_path / "out.parquet"
+    for cells, names in (
+        (held, [size, f"{len(held[1]):,} bytes"]),
+        ([{"bytes": own, "path": None} for own in held], [size, f"{len(held[1]):,} bytes"]),
+        ([{"bytes": own, "path": f"{at}.png"} for at, own in enumerate(held)], ["0.png", "1.png"]),
+    ):
+        table = pa.table({column: cells, "id": [1, 2]})
+        pq.write_table(table, source)
+        found = records(predict, IMAGES, "--input", str(source))
+        assert [(row["answer"], row["probabilities"]) for row in found] == answers
+        assert [row["image"] for row in found] == names
+        predict(IMAGES, "--input", str(source), "--output", str(target))
+        written = pq.read_table(target)
+        assert written.select(table.column_names) == table
+        assert written["answer"].to_pylist() == [answer for answer, _ in answers]
+    pq.write_table(pa.table({column: [{"bytes": held[0], "path": None}, {"bytes": None, "path": None}]}), source)
+    assert "rows.parquet:2: task 'image-classification' reads the column" in predict(
+        IMAGES, "--input", str(source), code=2
+    )
+    says = predict(IMAGES, "--input", str(source), "--output", str(tmp_path / "out.jsonl"), code=2)
+    assert "which .jsonl and .csv cannot hold; write --output as .parquet" in " ".join(says.split())
+    pq.write_table(pa.table({column: [{"bytes": b"no image", "path": None}]}), source)
+    assert "Traceback" not in predict(IMAGES, "--input", str(source), code=2)
+
+
 def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     shown = predict(IMAGES, str(tmp_path / "none.png"), code=2)
