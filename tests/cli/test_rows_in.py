@@ -123,3 +123,29 @@ def test_rows_left_out_are_written_whatever_their_columns_hold(tmp_path: Path) -
         "price": "1.50",
     }
     assert record["key"] in (str(some), "16 bytes")
+
+
+@pytest.mark.parametrize("task", ["toy", None])
+def test_the_bytes_of_an_image_are_a_row_of_a_task_on_images(task: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    cells = [{"bytes": b"abc", "path": None}, {"bytes": None, "path": "x.png"}, {"bytes": None, "path": None}]
+    pq.write_table(pa.table({"image": cells}), path)
+    left: list[tuple[int, str]] = []
+
+    def unusable(at: int, reason: str, record: Any) -> None:
+        left.append((at, reason))
+
+    if task is None:
+        rows: list[Any] = [row for row, _ in read_unnamed_rows(path, unusable=unusable)]
+    else:
+        of_task = columns("image-classification")
+        found = read_rows(path, lambda name: of_task, task=task, task_column=None, unusable=unusable)
+        rows = [row for _, row, _ in found]
+    assert rows == cells[:2]
+    ((number, reason),) = left
+    assert number == 3
+    assert "reads the column 'image'" in reason
+    pq.write_table(pa.table({"text": [b"abc"]}), path)
+    left.clear()
+    assert [*read_unnamed_rows(path, unusable=unusable)] == []
+    assert "reads the column 'text' as text; here it holds b'abc'" in left[0][1]
