@@ -76,7 +76,7 @@ class SkippedRows:
 
     @contextmanager
     def written(self) -> Iterator[Unusable | None]:
-        """Yield the function to be told of the rows that cannot be used, which writes them; None if they are errors."""
+        """Yield a function that writes a row that cannot be used; None if such rows are errors."""
         if self._path is None:
             yield None
             return

@@ -52,7 +52,7 @@ def format_of(path: str | Path) -> str:
 
 
 def reader_of(path: str | Path) -> str | None:
-    """Return the reader for a file by its suffix, or for a folder by what is in it, or ``None``."""
+    """Return the reader for a file, by its suffix, or for a folder, by its contents; None if there is none."""
     if os.path.isdir(path):
         return reader_of_folder(str(path))
     reader = READER_OF_SUFFIX.get(format_of(path))

@@ -1,4 +1,4 @@
-"""One object of JSON is one row or several: the same for training, `init` and `predict`, by what the task reads as lists."""
+"""Training, `init` and `predict` agree on whether a JSON object is one row or several."""
 
 from __future__ import annotations
 
