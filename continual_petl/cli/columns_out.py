@@ -11,7 +11,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Sequence
-from datetime import date, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.records import format_of
-from continual_petl.streams.reader.times import as_text
+from continual_petl.streams.reader.times import as_text, is_time
 
 Types = dict[str, Any]
 """For each column, the kinds of its values (see `kind_of`), or its pyarrow type."""
@@ -183,7 +182,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, date | time | timedelta):
+    if is_time(value):
         return as_text(value)
     if isinstance(value, decimal.Decimal):
         return str(value)

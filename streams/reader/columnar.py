@@ -25,7 +25,7 @@ from continual_petl.errors import InputError, show
 from continual_petl.streams.reader.arrow_claims import claimed_sizes
 from continual_petl.streams.reader.bounds import check_unpacked, long_text
 from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Numbered
-from continual_petl.streams.reader.times import has_text, time_texts
+from continual_petl.streams.reader.times import has_text, time_texts, times
 from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
@@ -33,13 +33,7 @@ _DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, Arith
 _BYTES_AT_ONCE, _ROWS_AT_ONCE = 2**25, 2**20
 
 
-def columnar_records(
-    place: str,
-    path: str,
-    kind: str,
-    limits: LimitsSpec,
-    wanted: Wanted,
-) -> Iterator[Numbered]:
+def columnar_records(place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted) -> Iterator[Numbered]:
     """Yield the rows of a file, each with its number.
 
     Args:
@@ -52,6 +46,28 @@ def columnar_records(
     Raises:
         InputError: if the file or a column cannot be read, a size exceeds its limit, or two columns have the same name.
     """
+    number, rest = 0, dict[str, list[Any]]()
+    for size, columns in _parts(place, path, kind, limits, wanted, rest):
+        names = [*columns]
+        for row in zip(*columns.values(), strict=True) if names else [()] * size:
+            number += 1
+            record = dict(zip(names, row, strict=True))
+            if rest and number <= FULL_ROWS:
+                record |= {name: cells[number - 1] for name, cells in rest.items()}
+            yield number, record
+
+
+def columns_by_part(
+    place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted
+) -> Iterator[Mapping[str, list[Any]]]:
+    """Yield the columns that are asked for, of as many rows at once as take little memory; otherwise `columnar_records`."""
+    return (columns for _, columns in _parts(place, path, kind, limits, wanted, {}))
+
+
+def _parts(
+    place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted, rest: dict[str, list[Any]]
+) -> Iterator[tuple[int, Mapping[str, list[Any]]]]:
+    """Yield the columns of some rows with their number; before the first, ``rest`` gets the texts of other columns."""
     columns, typed = wanted.columns, wanted.typed
     open_batches = _parquet if kind == "parquet" else _arrow
     number, size, packed = 0, 0, os.path.getsize(path)
@@ -71,9 +87,8 @@ def columnar_records(
             )
         wanted.header(schema.names)
         others, decode = [name for name in schema.names if name not in names], _decoders(schema)
-        texts = [name for name in others if _is_text(schema.field(name).type)]
-        rest = dict.fromkeys(others, [None] * FULL_ROWS)
-        if texts:
+        rest |= dict.fromkeys(others, [None] * FULL_ROWS)
+        if texts := [name for name in others if _is_text(schema.field(name).type)]:
             rest |= _first_texts(open_batches(place, path, limits, texts), texts)
         for batch in open_batches(place, path, limits, names):
             sizes = {name: _size(batch[name]) for name in names}
@@ -81,14 +96,12 @@ def columnar_records(
             check_unpacked(place, packed, size, limits)
             for name in names:
                 check_cells(place, name, batch[name], limits, before=number)
+            number += batch.num_rows
             for cells in _cells(batch, sizes, typed):
-                cells = [decode(name, values) for name, values in zip(names, cells, strict=True)]
-                for row in zip(*cells, strict=True) if names else [()] * batch.num_rows:
-                    number += 1
-                    record = dict(zip(names, row, strict=True))
-                    if rest and number <= FULL_ROWS:
-                        record |= {name: cells[number - 1] for name, cells in rest.items()}
-                    yield number, record
+                yield (
+                    len(cells[0]) if names else batch.num_rows,
+                    {name: decode(name, values) for name, values in zip(names, cells, strict=True)},
+                )
 
 
 @contextmanager
@@ -126,6 +139,11 @@ def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: 
                 f"{limits.hint('cell_mb', 2 * limits.cell_mb)}"
             )
         before += len(chunk)
+
+
+def is_beyond(column: Any, limits: LimitsSpec) -> bool:
+    """Return whether some text of an arrow column is longer than a cell may be."""
+    return _first_beyond(column, limits.cell_chars) is not None
 
 
 def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
@@ -203,6 +221,8 @@ def _values(array: Any, typed: bool = False) -> list[Any]:
         return _values(array.storage, typed)
     if pa.types.is_dictionary(kind):
         used = array.indices.unique()
+        if 2 * len(used) > len(array):  # nothing is saved
+            return _values(array.dictionary_decode(), typed)
         values = dict(zip(used.to_pylist(), _values(array.dictionary.take(used), typed), strict=True))
         return [values[place] for place in array.indices.to_pylist()]
     if pa.types.is_map(kind):
@@ -216,14 +236,14 @@ def _values(array: Any, typed: bool = False) -> list[Any]:
         rows = zip(*(_values(field, typed) for field in array.flatten()), strict=True)
         filled = array.is_valid().to_pylist()
         return [dict(zip(names, row, strict=True)) if valid else None for valid, row in zip(filled, rows, strict=True)]
-    if pa.types.is_temporal(kind) and not typed:
-        return time_texts(array)
+    if pa.types.is_temporal(kind):
+        return times(array) if typed else time_texts(array)
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
 def cells_of(column: Any) -> list[Any]:
-    """Return the cells of a chunked column as Python values, as they are read from a file."""
-    return [cell for chunk in column.chunks for cell in _values(chunk)]
+    """Return the cells of a column, chunked or not, as Python values, as they are read from a file."""
+    return [cell for chunk in getattr(column, "chunks", [column]) for cell in _values(chunk)]
 
 
 def _pairs(array: Any) -> Any:

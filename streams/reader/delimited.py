@@ -8,9 +8,9 @@ swallow all lines up to the next mark.
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -21,7 +21,7 @@ from continual_petl.streams.reader.wanted import Wanted
 
 _END = "\ud800end of file"
 """A line after the last one, which no file can have; it is part of a cell if a quotation mark is not closed."""
-_ROWS_AT_ONCE = 256
+_ROWS_AT_ONCE, _CHARS_AT_ONCE = 256, 2**20
 
 
 def delimited_records(file: TextFile, bad: Bad, wanted: Wanted, *, tabs: bool) -> Iterator[Numbered]:
@@ -96,9 +96,8 @@ def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
     """
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
-    reader = csv.reader(chain(file.lines(newline=""), [_END]), **style)
     start, row = 1, -1
-    for end, fields in _parsed(reader, file.limits.cell_chars):
+    for end, fields in _parsed(file, style):
         if isinstance(fields, csv.Error):
             raise InputError(f"{file.place}: {_fault(file, fields, row, start, end - start)}") from fields
         if fields[-1:] == [_END] and len(fields) == 1:
@@ -117,14 +116,39 @@ def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
         start = end + 1
 
 
-def _parsed(reader: Any, max_chars: int) -> Iterator[tuple[int, list[str] | csv.Error]]:
-    """Yield rows with the numbers of their last lines; the field size limit of `csv` is global, so it is restored."""
+def _parsed(file: TextFile, style: Mapping[str, Any]) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """Yield rows with the numbers of their last lines; the field size limit of `csv` is global, so it is restored.
+
+    Raises:
+        InputError: if the lines of a row are together longer than a line may be.
+    """
+    parsed = begun = last = (
+        0  # characters up to the line that is parsed, and where its row began; the last line before it
+    )
+
+    def lines() -> Iterator[str]:
+        nonlocal parsed
+        for block in file.blocks(newline=""):
+            if parsed - begun > file.max_line:
+                raise InputError(
+                    f"{file.place}: the row after line {last:,} is longer than {file.max_line:,} characters. "
+                    f"{file.limits.hint('cell_mb', 2 * file.limits.cell_mb)}"
+                )
+            parsed += len(block)
+            yield from io.StringIO(block, newline="")
+        yield _END
+
+    reader = csv.reader(lines(), **style)
     found: list[tuple[int, list[str] | csv.Error]] = [(0, [])]
     while found:
-        found, limit = [], csv.field_size_limit(max_chars)
+        found, limit = [], csv.field_size_limit(file.limits.cell_chars)
+        first = begun = parsed
         try:
-            for fields in islice(reader, _ROWS_AT_ONCE):
+            for fields in reader:
                 found.append((reader.line_num, fields))
+                begun, last = parsed, reader.line_num
+                if len(found) == _ROWS_AT_ONCE or begun - first > _CHARS_AT_ONCE:
+                    break
         except csv.Error as error:
             found.append((reader.line_num, error))
         finally:

@@ -6,11 +6,13 @@ piece by piece; only an object that holds all rows is completely in memory at on
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import count, islice
 from typing import Any
 
 from continual_petl.errors import InputError, show
@@ -25,6 +27,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _REPAIR = "Repair it, or leave it out."
 _LARGEST_OBJECT = 2**29
 """Maximum number of characters of an object that holds all rows."""
+_LARGEST_MEMORY = 2**32
+"""Maximum number of bytes that a value may take in memory; a list or object takes some 60 each, other values 30."""
 _AT_LEAST = 2**16
 """Number of characters of a list that are read at once."""
 
@@ -44,8 +48,18 @@ def json_records(
     Raises:
         InputError: if the file is not JSON, or holds no objects.
     """
+    if lines:
+        yield from _by_block(file, bad, columns)
+    else:
+        yield from _valid(_document(file, columns, lists), file, bad, columns)
+
+
+def _valid(
+    rows: Iterable[tuple[int, str | None, Any]], file: TextFile, bad: Bad, columns: Collection[str] | None
+) -> Iterator[Numbered]:
+    """Yield the rows that are objects of valid texts, and tell ``bad`` of the others."""
     most = file.limits.cell_chars
-    for number, text, record in _lines(file, bad) if lines else _document(file, lists):
+    for number, text, record in rows:
         if type(record) is dict and text is not None and len(text) <= most and "\\u" not in text:
             yield number, record
             continue
@@ -82,29 +96,62 @@ def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool
         return True
 
 
-def _lines(file: TextFile, bad: Bad) -> Iterator[tuple[int, str, Any]]:
+def _by_block(file: TextFile, bad: Bad, columns: Collection[str] | None) -> Iterator[Numbered]:
+    """Yield the rows of lines: of many at once where they are one plain object each, otherwise one by one."""
+    number = 1
+    for block in file.blocks():
+        found = _plain(block) if len(block) <= file.limits.cell_chars else None
+        if found is None:
+            yield from _valid(_lines(number, io.StringIO(block, newline="\n"), bad, columns), file, bad, columns)
+        else:
+            yield from zip(count(number), found, strict=False)
+        number += block.count("\n")
+
+
+def _plain(block: str) -> list[Any] | None:
+    """Return the objects of lines that hold one each; None if some line needs a closer look.
+
+    In one object, no brace follows another without a comma, so none of them goes on in the next line.
+    """
+    lines = block.removesuffix("\n")
+    num_lines = lines.count("\n") + 1
+    if lines[:1] + lines[-1:] != "{}" or lines.count("}\n{") + 1 != num_lines or _SURROGATE.search(lines):
+        return None
+    try:
+        found = _DECODER.decode("[" + lines.replace("\n", "\n,") + "]")
+    except (ValueError, RecursionError):
+        return None
+    return found if len(found) == num_lines else None
+
+
+def _lines(
+    first: int, lines: Iterable[str], bad: Bad, columns: Collection[str] | None
+) -> Iterator[tuple[int, str, Any]]:
     scan: Any = vars(_DECODER)["scan_once"]  # `decode` also looks for white space, which takes as long as a short row
-    for number, line in enumerate(file.lines(), 1):
+    for number, line in enumerate(lines, first):
         text = line.rstrip(" \t\r\n")
         if not text:
             continue
         try:
-            record, end = scan(text, 0) if text[0] == "{" else (None, 0)
+            try:
+                record, end = scan(text, 0) if text[0] == "{" else (None, 0)
+            except (StopIteration, ValueError):
+                record, end = _decoded(text, 0, columns)
             if end < len(text):
                 record = _DECODER.decode(text)
-        except StopIteration as error:
-            bad(number, f"not JSON (Expecting value, at character {error.value + 1:,})", _REPAIR)
         except (ValueError, RecursionError) as error:
             bad(number, _what_is_wrong(error), _REPAIR)
         else:
             yield number, text, record
 
 
-def _document(file: TextFile, lists: Collection[str]) -> Iterator[tuple[int, str | None, Any]]:
+def _document(
+    file: TextFile, columns: Collection[str] | None, lists: Collection[str]
+) -> Iterator[tuple[int, str | None, Any]]:
     """Yield the rows of a list or of an object, each with its number and its JSON if that is known; or several objects."""
     scanner = _Scanner(file)
     if scanner.peek() == "[":
-        yield from _elements(scanner, file)
+        yield from _elements(scanner, file, columns)
         return
     found, text = scanner.value(1, _LARGEST_OBJECT)
     if not scanner.peek() and (rows := _rows_of(found, lists)) is not None:
@@ -115,11 +162,11 @@ def _document(file: TextFile, lists: Collection[str]) -> Iterator[tuple[int, str
     number = 1
     while scanner.peek():
         number += 1
-        found, text = scanner.value(number, file.max_line)
+        found, text = scanner.value(number, file.max_line, columns)
         yield number, text, found
 
 
-def _elements(scanner: _Scanner, file: TextFile) -> Iterator[tuple[int, str, Any]]:
+def _elements(scanner: _Scanner, file: TextFile, columns: Collection[str] | None) -> Iterator[tuple[int, str, Any]]:
     """Yield the elements of a list."""
     number = 0
     while (mark := scanner.peek()) != "]":
@@ -129,7 +176,7 @@ def _elements(scanner: _Scanner, file: TextFile) -> Iterator[tuple[int, str, Any
         if scanner.peek() == "]" and not number:
             break
         number += 1
-        record, text = scanner.value(number, file.max_line)
+        record, text = scanner.value(number, file.max_line, columns)
         yield number, text, record
     scanner.at += 1
     if scanner.peek():
@@ -152,12 +199,18 @@ class _Scanner:
             if self.at < len(self.text) or not self._read_more():
                 return self.text[self.at : self.at + 1]
 
-    def value(self, number: int, most: int) -> tuple[Any, str]:
-        """Return the next value, which is that of a row of this number and has at most ``most`` characters, and its JSON."""
+    def value(self, number: int, most: int, columns: Collection[str] | None = None) -> tuple[Any, str]:
+        """Return the next value, which is that of a row of this number and has at most ``most`` characters, and its JSON.
+
+        Of a row, only the values of ``columns`` need to have a meaning; see `_decoded`.
+        """
         self.peek()
         while True:
+            if len(self.text) > _LARGEST_MEMORY / 64 and self._memory() > _LARGEST_MEMORY:
+                what = f"more values than fit into {_LARGEST_MEMORY:,} bytes of memory; JSON Lines has no such limit"
+                raise self.error(number, what)
             try:
-                found, end = _DECODER.raw_decode(self.text, self.at)
+                found, end = _decoded(self.text, self.at, columns)
                 text, self.at = self.text[self.at : end], end
                 return found, text
             except json.JSONDecodeError as error:
@@ -170,6 +223,10 @@ class _Scanner:
                     raise self.error(number, f"not JSON ({error.msg})") from None
             except (ValueError, RecursionError) as error:
                 raise self.error(number, _what_is_wrong(error)) from None
+
+    def _memory(self) -> int:
+        """Return the number of bytes that the values in the text take, by their marks."""
+        return 64 * (self.text.count("[") + self.text.count("{")) + 32 * self.text.count(",")
 
     def error(self, number: int, what: str) -> InputError:
         """Return the error for what is wrong at this place."""
@@ -233,6 +290,54 @@ def _float(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
+
+
+class _Faulty:
+    """Stands in place of a value that is JSON, but has no meaning: of a key that is there twice, or too large a number."""
+
+
+def _or_faulty(meaning: Callable[[str], Any]) -> Callable[[str], Any]:
+    def value(written: str) -> Any:
+        try:
+            return meaning(written)
+        except ValueError:
+            return _Faulty()
+
+    return value
+
+
+def _object_or_faulty(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    count = Counter(name for name, _ in pairs)
+    return {name: value if count[name] == 1 else _Faulty() for name, value in pairs}
+
+
+_LENIENT = json.JSONDecoder(
+    object_pairs_hook=_object_or_faulty, parse_float=_or_faulty(_float), parse_int=_or_faulty(int)
+)
+
+
+def _decoded(text: str, at: int, columns: Collection[str] | None) -> tuple[Any, int]:
+    """Return the value that begins at some place, and where it ends; cells of other columns may have no meaning.
+
+    Raises:
+        ValueError: if it is not JSON, or some value of ``columns`` has no meaning.
+        RecursionError: if it is nested too deeply.
+    """
+    try:
+        return _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        found, end = _LENIENT.raw_decode(text, at)
+        if columns is None or not isinstance(found, dict) or any(map(_holds_faulty, map(found.get, columns))):
+            raise
+        return {name: None if _holds_faulty(cell) else cell for name, cell in found.items()}, end
+
+
+def _holds_faulty(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return any(map(_holds_faulty, value if isinstance(value, list) else value.values()))
+    return isinstance(value, _Faulty)
 
 
 def _what_is_wrong(error: Exception) -> str:

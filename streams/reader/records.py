@@ -6,7 +6,7 @@ Nothing here imports `datasets`, which takes seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from continual_petl.errors import InputError
@@ -67,7 +67,7 @@ def read_records(
     *,
     reader: str | None = None,
     bad: Bad | None = None,
-) -> Iterator[Numbered]:
+) -> Generator[Numbered, None, None]:
     """Read a file piece by piece and yield its rows, each with the number of its line, or of the row in other formats.
 
     Args:

@@ -111,28 +111,40 @@ class TextFile:
         Raises:
             InputError: if the file is damaged, not UTF-8, or exceeds a limit.
         """
+        for block in self.blocks(newline):
+            yield from io.StringIO(block, newline=newline)
+
+    def blocks(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
+        """Yield the content in pieces that end where a line does; otherwise like `lines`."""
         most, number = self.max_line, 0
         begun, size = list[str](), 0  # pieces of the line that goes on in the next piece
         for piece in self.pieces():
-            begun.append(piece)
-            size += len(piece)
-            marks = ("\n",) if newline else ("\n", "\r")
-            ends = any(mark in piece for mark in marks) or (len(begun) > 1 and begun[-2].endswith(("\n", "\r")))
-            lines = [*io.StringIO("".join(begun), newline=newline)] if ends else []
-            if ends:
-                begun = [lines.pop()]  # perhaps with a carriage return whose line feed follows
-                size = len(begun[0])
-            if size > most or (len(piece) > most and any(len(line) > most for line in lines)):
-                number += next((at for at, line in enumerate(lines) if len(line) > most), len(lines))
-                raise InputError(
-                    f"{self.place}: line {number + 1:,} is longer than {most:,} characters ({_LINE_OF_CELLS} times "
-                    "limits.cell_mb): does this file have one row per line? "
-                    f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
-                )
-            number += len(lines)
-            yield from lines
+            end = piece.rfind("\n") + 1
+            if not newline:
+                end = max(end, piece.rfind("\r", 0, -1) + 1)  # a line feed may follow the last character
+            ended = not newline and begun and begun[-1].endswith("\r") and piece[0] != "\n"
+            if end or ended:
+                block = "".join([*begun, piece[:end]])
+                if len(block) > most:
+                    for at, line in enumerate(io.StringIO(block, newline=newline), 1):
+                        if len(line) > most:
+                            raise self._long_line(number + at)
+                number += block.count("\n") + (0 if newline else block.count("\r") - block.count("\r\n"))
+                yield block
+                begun, size = [], 0
+            begun.append(piece[end:])
+            size += len(begun[-1])
+            if size > most:
+                raise self._long_line(number + 1)
         if size:
             yield "".join(begun)
+
+    def _long_line(self, number: int) -> InputError:
+        return InputError(
+            f"{self.place}: line {number:,} is longer than {self.max_line:,} characters ({_LINE_OF_CELLS} times "
+            "limits.cell_mb): does this file have one row per line? "
+            f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
+        )
 
     def pieces(self, size: int = 2**18) -> Iterator[str]:
         """Yield the content in pieces of at most ``size`` characters; otherwise like `lines`."""

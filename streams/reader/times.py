@@ -19,17 +19,29 @@ def has_text(kind: Any) -> bool:
     return not pa.types.is_interval(kind)
 
 
+def times(array: Any) -> list[Any]:
+    """Return dates, times or spans of time as Python has them, or where it has none of that year, as values of arrow."""
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError):
+        return [scalar if scalar.is_valid else None for scalar in array]
+
+
 def time_texts(array: Any) -> list[Any]:
     """Return dates, times or spans of time as texts; what is missing is None."""
-    try:
-        return [None if value is None else as_text(value) for value in array.to_pylist()]
-    except (OverflowError, ValueError):  # a year that Python's dates do not have
-        return [_text(scalar) if scalar.is_valid else None for scalar in array]
+    return [None if value is None else as_text(value) for value in times(array)]
 
 
-def as_text(value: date | time | timedelta) -> str:
+def is_time(value: Any) -> bool:
+    """Return whether a value is one of `times`."""
+    return isinstance(value, date | time | timedelta) or hasattr(value, "as_py")
+
+
+def as_text(value: Any) -> str:
     """Return a date or time in ISO 8601, and a span of time as Python writes it."""
-    return str(value) if isinstance(value, timedelta) else value.isoformat()
+    if hasattr(value, "as_py"):
+        return _text(value)
+    return str(value) if isinstance(value, timedelta) else str(value.isoformat())
 
 
 def _text(scalar: Any) -> str:

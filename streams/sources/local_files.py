@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from glob import glob, has_magic
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError, counted, known_names
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Record
 from continual_petl.streams.reader.folders import entries_of
+from continual_petl.streams.reader.quick_columns import quick_columns
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.reader.wanted import Wanted
@@ -40,6 +42,8 @@ ALIASES: dict[str, SplitName] = {
 """Accepted names of each split."""
 _PART = re.compile(r"(\d+)[-_]of[-_](\d+)[^.]*")
 """What the name of a file says if it is one part of a split; a fingerprint may follow."""
+_MOST_COLUMNS = 10_000
+"""Of a table that is inspected: with more, each row has columns of its own."""
 _GONE = object()
 """A cell that a row does not have."""
 
@@ -235,45 +239,101 @@ def read_table(
     Raises:
         InputError: if a file cannot be read or exceeds a limit, or only some files of a table have a wanted column.
     """
-    kept: dict[str, list[Any]] = {name: [] for name in wanted.columns or ()}
-    rest: dict[str, list[Any]] = {}
+    table = _Table(wanted.columns)
     first: tuple[str, list[str]] | None = None
-    num_rows = 0
     remote = any(map(is_url, paths))
     with (
         tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) if remote else nullcontext("")
     ) as folder:
         for path, copy in [(given, copy) for given in paths for copy in copies(task, given, folder, limits)]:
-            header: list[str] = []
-            rows = read_records(
-                f"task {task!r}, {path}",
-                copy,
-                limits,
-                wanted._replace(header=header.extend),
-                reader=reader,
-            )
-            for _, record in rows:
-                if wanted.columns is None and not record.keys() <= kept.keys():
-                    kept |= {name: [_GONE] * num_rows for name in record if name not in kept}
-                for name, values in kept.items():
-                    values.append(record.get(name, _GONE))
-                if num_rows < FULL_ROWS:
-                    for name, value in record.items():
-                        rest.setdefault(name, []).append(value)
-                num_rows += 1
-            for name in header:
-                rest.setdefault(name, [])
+            place, header = f"task {task!r}, {path}", list[str]()
+            of_file = wanted._replace(header=header.extend)
+            rows = read_records(place, copy, limits, of_file, reader=reader)
+            head = [row for _, row in islice(rows, FULL_ROWS)]
+            table.add_names(place, [*header, *(name for row in head for name in row)])
+            rows.close()
+            if len(head) < FULL_ROWS:
+                table.add_rows(place, head)
+            elif (columns := quick_columns(place, copy, limits, wanted, header, reader)) is not None:
+                table.add_others(head)
+                table.add_columns(columns)
+            else:
+                rows = read_records(place, copy, limits, wanted, reader=reader)
+                while some := [row for _, row in islice(rows, FULL_ROWS)]:
+                    table.add_rows(place, some)
             first = first or ((path, header) if header else None)
             if header and first and any((name in header) != (name in first[1]) for name in wanted.columns or ()):
                 raise InputError(
                     f"task {task!r}: {path} has the columns {shown_columns(header)}, but {first[0]} has "
                     f"{shown_columns(first[1])}; all files of a task need the columns that it reads."
                 )
-    for name, values in kept.items():
-        missing = values.count(_GONE)
-        if missing < len(values):
-            rest[name] = [None if value is _GONE else value for value in values] if missing else values
-    return rest
+    return table.filled()
+
+
+class _Table:
+    """Columns that grow row by row or by whole columns.
+
+    Args:
+        wanted: the columns to keep, besides the first rows of all others; None: all.
+    """
+
+    def __init__(self, wanted: Set[str] | None) -> None:
+        self._wanted = wanted
+        self._names: dict[str, None] = {}
+        self._kept: dict[str, list[Any]] = {}
+        self._others: dict[str, list[Any]] = {}
+        self._num_rows = 0
+
+    def add_names(self, place: str, names: Iterable[str]) -> None:
+        """Add the names of columns; their order is that of the table.
+
+        Raises:
+            InputError: if there are more names than a table has.
+        """
+        self._names |= dict.fromkeys(names)
+        if self._wanted is None and len(self._names) > _MOST_COLUMNS:
+            raise InputError(
+                f"{place}: the rows have more than {_MOST_COLUMNS:,} different columns, such as "
+                f"{shown_columns(self._names)}. If each row has keys of its own, write them as values: a column with a list."
+            )
+
+    def add_rows(self, place: str, rows: Sequence[Record]) -> None:
+        """Add rows, each with its cells by name."""
+        if self._wanted is None:
+            self.add_names(place, (name for row in rows for name in row))
+        names = self._names if self._wanted is None else self._wanted
+        for name in names:
+            self._column(name).extend([row.get(name, _GONE) for row in rows])
+        self.add_others(rows)
+        self._num_rows += len(rows)
+
+    def add_others(self, rows: Sequence[Record]) -> None:
+        """Keep the columns that are not wanted of the first rows of the table, which may be among these."""
+        for row in rows[: max(0, FULL_ROWS - self._num_rows)]:
+            for name in row.keys() - (self._wanted if self._wanted is not None else row.keys()):
+                self._others.setdefault(name, []).append(row[name])
+
+    def add_columns(self, columns: Mapping[str, list[Any]]) -> None:
+        """Add rows as columns of equal lengths."""
+        num_rows = len(next(iter(columns.values())))
+        for name in self._wanted or ():
+            self._column(name).extend(columns.get(name) or repeat(_GONE, num_rows))
+        self._num_rows += num_rows
+
+    def filled(self) -> dict[str, list[Any]]:
+        """Return the columns that are there, with None in place of a cell that a row does not have."""
+        there = {name: self._column(name) for name in self._kept}
+        there = {name: values for name, values in there.items() if values.count(_GONE) < len(values)}
+        for name, values in there.items():
+            if _GONE in values:
+                there[name] = [None if value is _GONE else value for value in values]
+        return {name: there[name] if name in there else self._others.get(name, []) for name in {**self._names, **there}}
+
+    def _column(self, name: str) -> list[Any]:
+        """Return a column, as long as the table."""
+        column = self._kept.setdefault(name, [])
+        column.extend(repeat(_GONE, self._num_rows - len(column)))
+        return column
 
 
 def copies(task: str, path: str, folder: str, limits: LimitsSpec) -> list[str]:

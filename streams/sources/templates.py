@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.streams.reader.times import as_text
+from continual_petl.streams.reader.times import as_text, is_time
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.sources.checks import Fault, Where, columns_there, raise_faults, show
@@ -93,7 +92,7 @@ def _column(table: Table, field: str) -> list[Any] | None:
 
 
 def _texts(where: Where, field: str, values: list[Any]) -> list[str]:
-    values = [as_text(value) if isinstance(value, date | time | timedelta) else value for value in values]
+    values = [as_text(value) if is_time(value) else value for value in values]
     faults = [
         Fault(row=row, what=f"{show(value)} is {type(value).__name__}")
         for row, value in enumerate(values)

@@ -16,6 +16,7 @@ from continual_petl import learn
 from continual_petl.cli.main import main
 from continual_petl.engine.run import Run
 from tests.cli.formats import write
+from tests.streams.strange_files import write_table
 from tests.streams_in_code import regression_task, stream, task, with_columns
 
 TEXTS = ["w10 w11", 'w1, "w2"\nw3', "w4"]
@@ -142,3 +143,22 @@ def test_bytes_are_only_copied_to_parquet(run: Path, tmp_path: Path, capsys: pyt
     argv = ["predict", str(run), "--task", "yesno", "--input", str(source), "--output", str(tmp_path / "a.jsonl")]
     assert main(argv) == 2
     assert "column 'raw' holds a value of type bytes, which .jsonl and .csv cannot hold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("suffix", "out"), [(".feather", ".jsonl"), (".feather", ".csv"), (".parquet", ".parquet")])
+def test_times_that_python_does_not_have_are_copied(run: Path, suffix: str, out: str, tmp_path: Path) -> None:
+    """The year 287,168 (of `numpy.datetime64`) is one of arrow; only columns that are read need to be texts or numbers."""
+    import pyarrow as pa
+
+    when = pa.array([9 * 10**12, None, 0], pa.timestamp("s"))
+    source = write_table(tmp_path / f"rows{suffix}", pa.table({"text": ["w1", "w2", "w3"], "when": when}))
+    found = predicted(run, source, out)
+    if out == ".parquet":
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(found)["when"].cast("timestamp[s]").cast("int64").to_pylist() == [9 * 10**12, None, 0]
+        return
+    rows = [json.loads(line) for line in found.read_text().splitlines()] if out == ".jsonl" else []
+    with found.open(newline="") as file:
+        rows = rows or list(csv.DictReader(file))
+    assert [row["when"] or None for row in rows] == ["287168-08-24T16:00:00", None, "1970-01-01T00:00:00"]

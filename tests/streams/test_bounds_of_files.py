@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError
-from continual_petl.streams.reader import bounds
+from continual_petl.streams.reader import bounds, json_records
 from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.read_splits import read_splits
@@ -72,6 +73,45 @@ def test_decompression_bomb_takes_little_memory(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10 * MB
+
+
+def test_a_row_over_many_lines_is_bounded(tmp_path: Path) -> None:
+    """Each cell is short, and each line too, but the row does not end."""
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\na,b\n" + '"\n",' * 2_000_000, encoding="utf-8")
+    tracemalloc.start()
+    with pytest.raises(
+        InputError, match=r"the row after line 2 is longer than 160,000 characters.*--limits.cell_mb 0.02"
+    ):
+        read(path, cell_mb=0.01)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * MB
+
+
+def test_large_rows_of_a_table_are_read_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + 40 * f"{'x' * MB},a\n", encoding="utf-8")
+    tracemalloc.start()
+    rows = read_records("here", path, LimitsSpec(), Wanted(frozenset({"label"})))
+    assert sum(record["label"] == "a" for _, record in rows) == 40
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * MB
+
+
+@pytest.mark.parametrize("values", ["[],\n", "{},\n", "1.5,\n"])
+def test_an_object_of_many_values_is_bounded(tmp_path: Path, values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list without entries takes 56 bytes in memory, and three in the file."""
+    path = tmp_path / "rows.json"
+    path.write_text('{"text": [\n' + 400_000 * values + "1]}", encoding="utf-8")
+    monkeypatch.setattr(json_records, "_LARGEST_MEMORY", 10 * MB)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"more values than fit into 10,000,000 bytes of memory; JSON Lines"):
+        read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 25 * MB
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])

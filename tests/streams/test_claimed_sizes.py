@@ -133,7 +133,7 @@ def test_memory_that_runs_out_is_about_the_file(tmp_path: Path, name: str, monke
         monkeypatch.setattr("continual_petl.streams.reader.columnar._cells", _fails)
     else:
         path.write_text(csv_text() if name == "rows.csv" else json_lines())
-        monkeypatch.setattr("continual_petl.streams.reader.text_file.TextFile.lines", _fails)
+        monkeypatch.setattr("continual_petl.streams.reader.text_file.TextFile.blocks", _fails)
     for call in (
         lambda: read(path),
         lambda: inspect_data(str(path)),

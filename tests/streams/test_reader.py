@@ -304,6 +304,22 @@ def test_a_workbook_is_no_zip_archive_to_unpack(tmp_path: Path) -> None:
         rows_of(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    ['"x": 1, "x": 2', '"x": 1e999', '"x": [{"y": -1e999}]', '"x": {"y": 1, "y": 2}', f'"x": {"9" * 5000}', '"x": NaN'],
+)
+@pytest.mark.parametrize("layout", ["{}\n", "[{}]", '{}\n{{"text": "b"}}\n'])
+def test_values_of_other_columns_need_no_meaning(tmp_path: Path, odd: str, layout: str) -> None:
+    row = f'{{"text": "a", {odd}}}'
+    path = tmp_path / "a.json"
+    path.write_text(layout.format(row), encoding="utf-8")
+    first, *_ = read_records("here", path, DEFAULTS, Wanted(frozenset({"text"})))
+    assert first[1]["text"] == "a"
+    for columns in (None, frozenset({"x"})) if "NaN" not in odd else ():
+        with pytest.raises(InputError, match=r"twice|too large|4300"):
+            list(read_records("here", path, DEFAULTS, Wanted(columns)))
+
+
 def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
     bad: list[tuple[int, str]] = []
     path = written(tmp_path / "a.jsonl", '{"a": 1}\n[\n{"a": 2}\n')

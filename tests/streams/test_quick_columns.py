@@ -1,0 +1,148 @@
+"""Long files are read by columns: every value is that of the rows one by one, or the rows are read one by one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from continual_petl.errors import InputError
+from continual_petl.streams.reader.quick_columns import quick_columns
+from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.local_files import read_table
+from tests.streams.strange_files import write_table
+
+CELLS = st.text(st.sampled_from('ab,"\t\n\r\0é\u2028\ufeff '), max_size=5)
+
+
+def one_by_one(path: Path, columns: set[str], limits: LimitsSpec = DEFAULTS) -> tuple[dict[str, list[Any]], list[str]]:
+    names: list[str] = []
+    rows = [row for _, row in read_records("here", path, limits, Wanted(columns, header=names.extend))]
+    return {name: [row[name] for row in rows] for name in names if name in columns}, names
+
+
+def at_once(path: Path, columns: set[str], names: list[str], limits: LimitsSpec = DEFAULTS) -> Any:
+    return quick_columns("here", str(path), limits, Wanted(columns), names)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_text_is_read_as_one_by_one_or_not_at_all(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Random quotation marks, line ends, separators: pyarrow's reader must not see another table."""
+    folder = tmp_path_factory.mktemp("any")
+    names = data.draw(st.sampled_from([["a"], ["a", "b"], ["a", "b", "c"]]))
+    suffix, mark = data.draw(st.sampled_from([("csv", ","), ("tsv", "\t")]))
+    lines = data.draw(st.lists(st.lists(CELLS, min_size=1, max_size=4).map(mark.join), max_size=6))
+    ends = data.draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    path = folder / f"a.{suffix}"
+    path.write_bytes(ends.join([mark.join(names), *lines, ""][: data.draw(st.integers(2, 8))]).encode())
+    columns = data.draw(st.sets(st.sampled_from(names), min_size=1))
+    found = at_once(path, columns, names)
+    try:
+        expected, _ = one_by_one(path, columns)
+    except InputError:
+        assert found is None
+    else:
+        assert found in (expected, None)
+
+
+@settings(max_examples=100)
+@given(
+    rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+def test_what_the_standard_library_writes_is_read_at_once(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], quoting: Any
+) -> None:
+    path, file = tmp_path_factory.mktemp("csv") / "a.csv", io.StringIO()
+    csv.writer(file, quoting=quoting).writerows([("text", "label"), *rows])
+    path.write_bytes(file.getvalue().encode())
+    assert at_once(path, {"text", "label"}, ["text", "label"]) == {
+        "text": [text for text, _ in rows],
+        "label": [label for _, label in rows],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "csv.gz", "jsonl", "json", "parquet", "feather"])
+@pytest.mark.parametrize("num_rows", [999, 1000, 1001, 2500])
+def test_long_and_short_files_are_the_same_table(
+    tmp_path: Path, suffix: str, num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [
+        f'text {number}\twith é, and "a quote"' if "tsv" not in suffix else f"text {number}"
+        for number in range(num_rows)
+    ]
+    labels = ["no" if number % 3 else "yes" for number in range(num_rows)]
+    path = write_rows(tmp_path / f"a.{suffix}", {"text": texts, "other": texts, "label": labels})
+    calls: list[Any] = []
+
+    def spy(*args: Any) -> Any:
+        calls.append(quick_columns(*args))
+        return calls[-1]
+
+    monkeypatch.setattr("continual_petl.streams.sources.local_files.quick_columns", spy)
+    table = read_table("t", [str(path), str(path)], Wanted({"text", "label"}), DEFAULTS)
+    assert [*table] == ["text", "other", "label"]
+    assert (table["text"], table["label"]) == (2 * texts, 2 * labels)
+    assert table["other"] == (2 * texts)[:1000]
+    is_quick = num_rows >= 1000 and not suffix.startswith("json")
+    assert [call is not None for call in calls] == ([is_quick] * 2 if num_rows >= 1000 else [])
+
+
+def write_rows(path: Path, columns: dict[str, list[str]]) -> Path:
+    import gzip
+
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if path.suffix in (".parquet", ".feather"):
+        return write_table(path, pa.table(columns))
+    if path.suffix in (".json", ".jsonl"):
+        text = "\n".join(map(json.dumps, rows)) if path.suffix == ".jsonl" else json.dumps(rows)
+    else:
+        file = io.StringIO()
+        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writerows([columns, *zip(*columns.values(), strict=True)])
+        text = file.getvalue()
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ("x\n", r"line 1,502: 1 field instead of 2"),
+        ('"x,y\n', "opens a cell with a quotation mark that is never closed"),
+        (f"{'x' * 20_000},y\n", "longer than 16,000 characters"),
+        (f'"{"x," * 700}",y\n', "has a cell of more than 0.001 million characters"),
+        ("\udcff,y\n", "is not UTF-8"),
+    ],
+)
+def test_a_fault_at_the_end_of_a_long_file_is_named_with_its_line(tmp_path: Path, last: str, says: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(("text,label\n" + 1500 * "a,b\n" + last).encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=says):
+        read_table("t", [str(path)], Wanted({"text", "label"}), LimitsSpec(cell_mb=0.001))
+
+
+def test_equal_texts_of_a_csv_file_are_one_object(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.csv", {"text": [f"text {n}" for n in range(2000)], "label": ["yes", "no"] * 1000})
+    labels = read_table("t", [str(path)], Wanted({"text", "label"}), DEFAULTS)["label"]
+    assert len({id(label) for label in labels}) == 2
+
+
+def test_rows_with_keys_of_their_own_are_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"key{number}": 1}}\n' for number in range(10_001)))
+    with pytest.raises(InputError, match=r"more than 10,000 different columns, such as .*write them as values"):
+        read_table("t", [str(path)], Wanted(), DEFAULTS)
+    assert read_table("t", [str(path)], Wanted({"key7", "key10000"}), DEFAULTS)["key10000"][-2:] == [None, 1]
