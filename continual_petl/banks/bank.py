@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from continual_petl.banks.config.spec import BankSpec, Modification, select_laye
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
 from continual_petl.banks.forms.fusion import Fusion, fuse
+from continual_petl.banks.forms.init import Generators
 from continual_petl.banks.own_parameters import Reads, own_names
 from continual_petl.errors import InputError
-from continual_petl.seeding import derive_seed
 
 
 class Bank(nn.Module):
@@ -84,13 +84,9 @@ class Bank(nn.Module):
         Every tensor has its own generator, seeded by its name: the same seed gives the same bank regardless of what was
         drawn before.
         """
-
-        def generators(prefix: str) -> Callable[[str], torch.Generator]:
-            return lambda name: torch.Generator().manual_seed(derive_seed(seed, f"{prefix}.{name}"))
-
         for name, module in self.named_modules():
             if name.startswith("modifications.") and hasattr(module, "initialise"):
-                module.initialise(generators(name))
+                module.initialise(Generators(seed, name))
         for placement in self.placements():
             form_of(placement.modification).initialise(model, self.sites, placement)
         parameters = dict(model.named_parameters())
@@ -98,7 +94,7 @@ class Bank(nn.Module):
             own.copy_(parameters[name.replace("/", ".")])
         initialise_head = getattr(self.head, "initialise", None)
         if initialise_head is not None:
-            initialise_head(generators("head"))
+            initialise_head(Generators(seed, "head"))
 
     @torch.no_grad()
     def read(self, banks: Sequence[Mapping[str, Tensor]]) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.config.legal import MERGEABLE, not_mergeable
+from continual_petl.banks.config.legal import MERGEABLE
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.errors import InputError
 
@@ -33,7 +33,7 @@ def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
     Raises:
         InputError: if a form of the bank cannot be merged.
     """
-    if stuck := not_mergeable(m.form for m in bank.spec.modifications):
+    if stuck := bank.spec.not_mergeable:
         raise InputError(
             f"bank: {', '.join(stuck)} cannot be merged into weights; {', '.join(MERGEABLE)} can. Use the bank itself "
             "instead, as a Predictor does."

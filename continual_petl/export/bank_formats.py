@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from continual_petl.banks.config.legal import not_mergeable
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.export.format_names import CannotExpressError, Format
 
@@ -20,7 +19,7 @@ _PEFT_VIRTUAL = ({"prompt"}, {"attention"})
 
 
 def _merged(spec: BankSpec) -> str | None:
-    stuck = not_mergeable(m.form for m in spec.modifications)
+    stuck = spec.not_mergeable
     return f"{' and '.join(stuck)} cannot be merged into weights" if stuck else None
 
 

@@ -24,12 +24,11 @@ from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
 from continual_petl.router.row_states import StatesBelow, row_states
 from continual_petl.router.similarity import distances
-from continual_petl.router.sums import Array, TaskSums
+from continual_petl.router.sums import Array
 from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
-from continual_petl.store.store import Store
 
 NUM_RUNNERS_UP = 3
 """Number of tasks that are listed after the most probable one."""
@@ -214,16 +213,10 @@ def task_finder(models: ModelCache) -> TaskFinder:
         first, tasks = groups.get(encoding := _encoding(certificate), (certificate, ()))
         groups[encoding] = (first, (*tasks, task))
         layers.add("all" if any(m.config.outside for m in certificate.bank.modifications) else certificate.bank.layers)
-    router = Router(totals, partial(_sums, store))
+    router = Router(totals, partial(read_sums, store))
     finder = TaskFinder(totals=totals, router=router, groups=groups, layers=frozenset(layers))
     _finders[models] = finder
     return finder
-
-
-def _sums(store: Store, task: str) -> TaskSums:
-    sums = read_sums(store, task)
-    assert sums is not None
-    return sums
 
 
 def _encoding(certificate: Certificate) -> Encoding:

@@ -39,7 +39,7 @@ class Router:
         sums_of: returns the statistics of one task, which are only needed to tell whether a row is unknown.
     """
 
-    def __init__(self, totals: Totals, sums_of: Callable[[str], TaskSums]) -> None:
+    def __init__(self, totals: Totals, sums_of: Callable[[str], TaskSums | None]) -> None:
         assert totals.total_U is not None
         self.tasks = tuple(sorted(totals.means))
         self.layers = totals.layers
@@ -76,6 +76,7 @@ class Router:
         """
         if task not in self._known:
             own = self._sums_of(task)
+            assert own is not None
             self._known[task] = own, own.precision()
             if len(self._known) > MAX_PRECISIONS:
                 self._known.popitem(last=False)

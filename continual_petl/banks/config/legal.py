@@ -6,8 +6,6 @@ form lists its own in `continual_petl.banks.config.forms`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from continual_petl.banks.config.forms import FORMS, find_form
 from continual_petl.banks.config.forms.base import Combination
 
@@ -15,11 +13,6 @@ MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
 """Forms of this package that can be merged into weights."""
 LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in form.rows)
 """The legal combinations of the forms of this package."""
-
-
-def not_mergeable(forms: Iterable[str]) -> list[str]:
-    """Return the forms that cannot be merged."""
-    return sorted(form for form in {*forms} if not find_form(form).mergeable)
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:

@@ -305,6 +305,11 @@ class BankSpec(UserSpec):
             )
         return self
 
+    @property
+    def not_mergeable(self) -> list[str]:
+        """The forms of the bank that cannot be merged into weights."""
+        return sorted({m.form for m in self.modifications if not m.config.mergeable})
+
     def why_not_averaged(self) -> str | None:
         """Return why banks like this one cannot be averaged; None if they can."""
         if self.fuse:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from continual_petl.banks.config.spec import Modification
+from continual_petl.seeding import derive_seed
 
-Generators = Callable[[str], torch.Generator]
-"""Maps the name of a parameter to its random generator."""
+
+@dataclass(frozen=True)
+class Generators:
+    """The random generators of a module's parameters: each has its own, seeded by its name."""
+
+    seed: int
+    prefix: str
+    """Name of the module in its bank."""
+
+    def __call__(self, name: str) -> torch.Generator:
+        """Return the generator of a parameter."""
+        return torch.Generator().manual_seed(derive_seed(self.seed, f"{self.prefix}.{name}"))
 
 
 def draw(tensor: Tensor, modification: Modification, generator: torch.Generator, *, zero: bool) -> None:
