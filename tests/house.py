@@ -73,6 +73,7 @@ INSIDE = {
         {"start_from"},
         {"task_run"},
         {"scoring", "checks"},
+        {"changed_settings"},
         {"session", "trainers"},
         {"sharded"},
         {"signals"},

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from continual_petl._process import heavy_imports
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import AUTO
-from continual_petl.engine.checks.added_task import with_task
+from continual_petl.engine.checks.changed_tasks import with_task
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.folder.stream_seal import check_stream
@@ -104,7 +104,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
 
 
 def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
-    from continual_petl.engine.session import settings_that_differ
+    from continual_petl.engine.changed_settings import settings_that_differ
 
     differing = settings_that_differ(run.session).get(task.name)
     remark = f", learned with other settings ({', '.join(differing)})" if differing else ""

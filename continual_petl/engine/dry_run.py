@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.engine.changed_settings import forgotten_tasks, tasks_without_routing
+from continual_petl.engine.checks.changed_tasks import check_replaced
 from continual_petl.engine.checks.mistakes import Problems, key_of
 from continual_petl.engine.checks.other_banks import check_order, check_shared
 from continual_petl.engine.checks.preflight import (
@@ -20,8 +22,7 @@ from continual_petl.engine.checks.preflight import (
     find_problems,
     protocol_problems,
 )
-from continual_petl.engine.checks.replaced import check_replaced
-from continual_petl.engine.session import Session, forgotten_tasks, tasks_without_routing
+from continual_petl.engine.session import Session
 from continual_petl.engine.task.state_cache import decide_state_cache
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError

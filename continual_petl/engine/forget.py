@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from continual_petl.engine.checks.replaced import check_not_read, check_not_shared
+from continual_petl.engine.checks.changed_tasks import check_not_read, check_not_shared
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, tombstone_file
 from continual_petl.store.files.atomic import explain_refusals, remove_folder

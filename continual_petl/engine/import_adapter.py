@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -17,12 +17,7 @@ from continual_petl.engine.checks.preflight import find_problems
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
-from continual_petl.engine.task.learn_task import (
-    certifying_probe,
-    commit_bank,
-    predict_splits,
-    router_sums,
-)
+from continual_petl.engine.task.learn_task import NO_CURVE, certifying_probe, commit_bank, scored
 from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject, tokenizer_of
@@ -38,8 +33,8 @@ from continual_petl.learner.plan import RowFacts, build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.certificate import LearnedTask
-from continual_petl.store.certificate.history import Answered, Curve, History
-from continual_petl.store.certificate.values import Origin, SplitScores
+from continual_petl.store.certificate.history import History
+from continual_petl.store.certificate.values import Origin
 from continual_petl.store.commit import TrainedBank
 from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
@@ -202,23 +197,10 @@ def _with_rows(
     """Return the bank with scores on its rows."""
     run = TaskRun.begin(session, entry, (), request, learns=False)
     run.clock.lap("data")
-    probe = certifying_probe(run)
-    differing = _write(session, run.plan, run.bank, imported, probe)
+    differing = _write(session, run.plan, run.bank, imported, certifying_probe(run))
     run.learner.eval()
-    scores, answers = predict_splits(run)
-    notices = (*run.data.notices, _notice(entry, origin), *differing)
-    learned = TrainedBank(
-        plan=_record(session, run.plan, origin, notices, scores, run.data.digests),
-        bank=run.bank,
-        backbone=run.backbone,
-        probe=probe,
-        history=_history(entry, answers),
-        router=router_sums(run),
-        seconds=run.clock.laps,
-        lost=(*run.data.remarks, *run.data.cache_notices),
-    )
-    run.clock.lap("evaluate")
-    return learned
+    lost = (*run.data.remarks, *run.data.cache_notices)
+    return scored(run, notices=(_notice(entry, origin), *differing), lost=lost, origin=origin)
 
 
 def _without_rows(
@@ -236,36 +218,20 @@ def _without_rows(
     differing = _write(session, plan, bank, imported, probe)
     request.stop_here(f"before task {plan.name!r} was committed", "starts over")
     notice = f"{_notice(entry, origin)}; it was imported without rows, so its scores are not measured"
-    record = _record(session, plan, origin, (notice, *differing), {}, {})
-    clock.lap("evaluate")
-    return TrainedBank(
-        plan=record, bank=bank, backbone=backbone, probe=probe, history=_history(entry, {}), seconds=clock.laps
+    record = LearnedTask.of(
+        plan,
+        origin=origin,
+        max_length=backbone.max_length,
+        preparation=session.models.preparation,
+        scores={},
+        data={},
+        notices=(notice, *differing),
     )
+    history = History(task=plan.name, curve=NO_CURVE, kept=None, answered={})
+    clock.lap("evaluate")
+    return TrainedBank(plan=record, bank=bank, backbone=backbone, probe=probe, history=history, seconds=clock.laps)
 
 
 def _notice(entry: TaskSpec, origin: Origin) -> str:
     based = "" if origin.base is not None else " that names no base model"
     return f"task {entry.name!r}: not learned here, but {origin.in_words}{based}"
-
-
-def _history(entry: TaskSpec, answers: dict[str, Answered]) -> History:
-    return History(task=entry.name, curve=Curve(losses=(), scores=()), kept=None, answered=answers)
-
-
-def _record(
-    session: Session,
-    plan: TaskPlan,
-    origin: Origin,
-    notices: tuple[str, ...],
-    scores: dict[str, SplitScores],
-    data: Mapping[str, str],
-) -> LearnedTask:
-    return LearnedTask.of(
-        plan,
-        origin=origin,
-        max_length=session.models.backbone("fp32").max_length,
-        preparation=session.models.preparation,
-        scores=scores,
-        data=data,
-        notices=notices,
-    )

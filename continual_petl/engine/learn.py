@@ -18,12 +18,13 @@ import lightning as L
 
 from continual_petl.callbacks import LiveProgress, Loggers, Progress, StreamCallback
 from continual_petl.callbacks.base import IgnoredSetting
-from continual_petl.engine.checks.added_task import with_task
+from continual_petl.engine.changed_settings import changed_settings, forgotten_tasks, tasks_without_routing
+from continual_petl.engine.checks.changed_tasks import with_task
 from continual_petl.engine.checks.preflight import asked_tasks, preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
 from continual_petl.engine.parallel.scheduler import learn_in_parallel
-from continual_petl.engine.session import Session, changed_settings, forgotten_tasks, tasks_without_routing
+from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import learn_task

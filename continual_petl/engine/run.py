@@ -27,7 +27,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 # Opening a run does not need torch, which takes seconds to import: an invalid command should be refused immediately.
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd  # type: ignore[import-untyped]  # its types are a package of their own
 
     from continual_petl.engine.ablation.measure import Spans
     from continual_petl.engine.ablation.result import Ablation
@@ -439,7 +439,7 @@ class Run:
 
     # Predictions. A string, a tuple and a mapping are iterable too: the first signature that fits applies.
     @overload
-    def predict(  # type: ignore[overload-overlap]
+    def predict(  # type: ignore[overload-overlap]  # a text is iterable too
         self, rows: OneRow, task: str | None = None, *, batch_size: int = 32, unknown: Unknown | None = None
     ) -> Prediction: ...
     @overload
@@ -483,7 +483,7 @@ class Run:
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size, unknown=unknown)
 
     @overload
-    def predict_all(  # type: ignore[overload-overlap]
+    def predict_all(  # type: ignore[overload-overlap]  # a text is iterable too
         self, rows: OneRow, tasks: str | Iterable[str], *, batch_size: int = 32
     ) -> dict[str, Prediction]: ...
     @overload

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,22 +14,18 @@ import torch
 from continual_petl.backbones.auto_defaults import Fastest, fastest, resolve_precision, select_as
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.errors import InputError, known_names
-from continual_petl.heads.metric_code import load_metric, path_of
-from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
+from continual_petl.errors import InputError
+from continual_petl.heads.metric_code import load_metric
 from continual_petl.kind_registry import import_kind, kind_of
-from continual_petl.learner.plan import NO_ROWS, RowFacts, check_kind, plan_task, stated_fields
+from continual_petl.learner.plan import NO_ROWS, RowFacts, check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
-from continual_petl.own_code import code_digest, is_own
-from continual_petl.seeding import derive_seed
+from continual_petl.own_code import is_own
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.chat_template import chat_of
-from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template
-from continual_petl.streams.schema.stream_spec import DataSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
-from continual_petl.streams.sources.label_file import read_label_names
+from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from continual_petl.callbacks.base import WatchedRun
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
 
 _DEFAULTS = re.compile(rb"^defaults:[ \t]*([23])\b", re.MULTILINE)
 _KEPT_SPLITS = 20
-_OTHER_CHAT = ResolvedChat(template="-", digest=digest_of("-"), system=None, loss_on="response", tokens={}, end=0)
-"""The chat settings of a task that was learned without any, which its new ones are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +123,10 @@ class Session:
     def folder(self) -> str:
         """The run folder as a string, which Lightning expects."""
         return str(self.store.folder)
+
+    def task(self, name: str) -> TaskSpec:
+        """Return a task of the stream."""
+        return next(task for task in self.spec.tasks if task.name == name)
 
     @property
     def watched(self) -> WatchedRun:
@@ -224,26 +221,6 @@ class Session:
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
         return plan_task(self.spec, task, backbone, rows, bank=self.bank(task), chat=chat)
 
-    def plan_again(self, task: TaskSpec, learned: TaskPlan) -> TaskPlan:
-        """Return the plan that the stream now has for a learned task, without reading rows or loading anything.
-
-        Args:
-            task: the task's entry in the stream.
-            learned: the plan that it was learned with, which is kept where rows or the backbone decide.
-        """
-        kind = kind_of(task)
-        return TaskPlan(
-            **stated_fields(self.spec, task, self.bank(task)),
-            labels=_labels(self.spec, task, learned),
-            pooling=(self.spec.resolved_pooling(task) if kind.pools else None) or learned.pooling,
-            metric_code=_metric_code(task.resolved_metric, learned),
-            class_weights=learned.class_weights,
-            max_target_length=task.max_target_length or learned.max_target_length if kind.generates else None,
-            chat=_chat(self.spec.resolved_chat(task), learned.chat),
-            tags=_tags(task, learned),
-            targets=learned.targets,
-        )
-
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return a task's complete bank configuration, with the settings inherited from the banks it starts from or reads."""
         choice = task.bank or self.spec.bank
@@ -322,118 +299,3 @@ def defaults_in(file: Path) -> int | None:
     # Parsing a stream of thousands of tasks would take seconds.
     found = _DEFAULTS.search(file.read_bytes()) if file.is_file() else None
     return None if found is None else int(found[1])
-
-
-def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
-    """Return the given learned tasks that were learned with a different stream seed."""
-    return [task for task in tasks if store.certificate(task).seed != derive_seed(seed, task)]
-
-
-def changed_settings(session: Session, about: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return one sentence for each learned task whose settings in the stream have changed since it was learned.
-
-    Args:
-        session: the run.
-        about: the tasks to compare; None means all.
-    """
-    return tuple(
-        f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays unchanged; to learn it with the new "
-        f"ones, give it a new name, or replace it (--replace {task})"
-        for task, changed in settings_that_differ(session).items()
-        if about is None or task in about
-    )
-
-
-def settings_that_differ(session: Session) -> dict[str, list[str]]:
-    """Return, for each learned task whose settings in the stream have changed, the dotted keys that differ."""
-    found, learned, max_length = {}, set(session.store.tasks), session.spec.backbone.max_length
-    for task in session.spec.tasks:
-        if task.name not in learned:
-            continue
-        certificate = session.store.certificate(task.name)
-        changed = [*session.plan_again(task, certificate).differs(certificate)]
-        if certificate.origin is not None:  # no run trained it, so its training settings never were those of the stream
-            changed = [name for name in changed if not name.startswith("training.")]
-        # If the stream does not set a maximum length, the task keeps the one it was learned with.
-        changed += ["backbone.max_length"] if max_length not in (None, certificate.max_length) else []
-        if changed:
-            found[task.name] = changed
-    return found
-
-
-def tasks_without_routing(session: Session, about: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return a notice if the protocol evaluates rows without a task name, but routing is off for some of the tasks."""
-    spec = session.spec
-    named = {task.name for task in spec.tasks} if about is None else about
-    off = [task.name for task in spec.tasks if task.name in named and spec.resolved_routing(task) == "off"]
-    if spec.protocol == "task" or not off:
-        return ()
-    return (
-        f"protocol: {spec.protocol} evaluates rows without a task name, but routing is off for {known_names(off, limit=5)}: "
-        "the router cannot identify their rows, so these tasks are not measured; remove `routing: off`, or write protocol: "
-        "task",
-    )
-
-
-def forgotten_tasks(session: Session) -> tuple[str, ...]:
-    """Return one sentence for each task that was forgotten on purpose but is still in the stream to be learned again."""
-    store = session.store
-    gone = {stone.task for stone in store.tombstones() if stone.why != "replaced"}.difference(store.tasks)
-    return tuple(
-        f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: to keep it "
-        "forgotten, remove it from the stream"
-        for task in session.spec.tasks
-        if task.name in gone
-    )
-
-
-def _labels(spec: StreamSpec, task: TaskSpec, learned: TaskPlan) -> tuple[str, ...] | None:
-    """Return a task's labels or options according to the stream; labels that it does not list are as the task was learned."""
-    if not kind_of(task).has_labels:
-        return task.options
-    copied = isinstance(task.data, DataSpec) and task.data.local is not None
-    # A copy may bring its own names, but not for a task with only some of the labels of its data.
-    labels = None if copied and task.all_labels is None else spec.resolved_labels(task)
-    try:
-        return (read_label_names(labels) if isinstance(labels, str) else labels) or learned.labels
-    except InputError:  # the file is needed only to learn the task again
-        return learned.labels
-
-
-def _metric_code(metric: str, learned: TaskPlan) -> str | None:
-    """Return the digest of the code of a task's own metric; if its module is missing, the one it was learned with."""
-    try:
-        path = path_of(metric)
-        return None if path is None else code_digest("metric", path)
-    except InputError:
-        return learned.metric_code
-
-
-def _tags(task: TaskSpec, certificate: TaskPlan) -> TagReading | None:
-    """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
-    if task.tags is None or certificate.labels is None:
-        return certificate.tags
-    position = task.tags.position
-    if position is None and certificate.tags is not None and certificate.tags.scheme != "none":
-        position = certificate.tags.position  # the rows decided, if the tags did not
-    try:
-        asked = read_tags(certificate.labels, task.tags.scheme, task.tags.outside, position)
-    except UnfitTags:
-        return None
-    own = task.tags.scheme is None and certificate.tags is not None and certificate.tags.scheme != "none"
-    return (
-        asked.model_copy(update={"scheme": certificate.tags.scheme}) if own and certificate.tags is not None else asked
-    )
-
-
-def _chat(spec: ChatSpec | None, learned: ResolvedChat | None) -> ResolvedChat | None:
-    """Return a task's chat settings; if the stream has no template, they contain the one that the task was learned with."""
-    if spec is None:
-        return None
-    learned, template = learned or _OTHER_CHAT, spec.template or ""
-    if not is_template(template) and os.path.isfile(template):
-        with open(template, encoding="utf-8", errors="replace") as file:
-            template = file.read(len(learned.template) + 1)
-    elif not is_template(template):
-        template = learned.template
-    return learned.model_copy(update={**dict(spec), "template": template, "digest": digest_of(template)})

@@ -45,9 +45,11 @@ class ShardedBackbone(DDPStrategy):
     @override
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
         # DDP would send the backbone from the first process to all others, which it cannot do with a divided one.
-        known = [*model.model.named_parameters(), *model.model.named_buffers()]  # type: ignore[union-attr]
+        assert isinstance(model, ContinualLearner)
+        known = [*model.model.named_parameters(), *model.model.named_buffers()]
         ignored = [f"model.{name}" for name, _ in known]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)  # type: ignore[no-untyped-call]
+        ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+        ignore(model, ignored)  # type: ignore[no-untyped-call]  # torch gives it no types
         return super()._setup_model(model)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -98,10 +98,15 @@ def fitting(request: StopRequest, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
+def listening(*, first_of: Collection[int] | None = None) -> Iterator[StopRequest]:
     """Catch both signals inside the ``with`` block. Outside the main thread this does nothing.
 
     A signal that this process was started to ignore (by nohup, or because another process handles Ctrl-C) stays ignored.
+
+    Args:
+        first_of: in a worker, the signals that ask it to save and end; only the first one counts. A signal sent to a whole
+            process group arrives there twice: from its sender and from the main process. To end a worker at once, send two
+            signals to the main process.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -109,9 +114,10 @@ def listening() -> Iterator[StopRequest]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        request.receive(number)
+        if first_of is None or (number in first_of and request.signal_number is None):
+            request.receive(number)
 
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in SIGNALS if first_of is not None or signal.getsignal(number) is not signal.SIG_IGN]
     request.handlers = dict.fromkeys(handled, handle)
     before = {number: signal.signal(number, handle) for number in handled}
     try:

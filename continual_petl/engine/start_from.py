@@ -33,7 +33,7 @@ from typing_extensions import override
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.checks.other_banks import certified_parent, learned_bank
-from continual_petl.engine.scoring.evaluate import outputs_of, score
+from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.signals import KeepSignals, fitting
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
@@ -356,9 +356,8 @@ def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
         fit_briefly(run, num_steps)
     except DivergedError:
         return None
-    rows, models, session = run.data.validation.take(scored_rows(run)), run.session.models, run.session
-    outputs = outputs_of(run.learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
-    return score(run.learner, rows, outputs).scores.get(run.plan.metric)
+    rows = run.data.validation.take(scored_rows(run))
+    return evaluate(run.session, run.learner, rows).scores.get(run.plan.metric)
 
 
 def scored_rows(run: TaskRun) -> list[int]:

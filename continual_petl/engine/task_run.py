@@ -12,14 +12,13 @@ from typing import Literal, Protocol
 import lightning as L
 
 from continual_petl.backbones.attention_switch import attending
-from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.device import staying
-from continual_petl.banks.bank import Bank
 from continual_petl.engine.checks.other_banks import banks_read, parent_bank, shared_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.plan import RowFacts
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
 from continual_petl.store.dependencies import read_banks
@@ -52,13 +51,11 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRun:
-    """The state that all steps of learning one task share."""
+class TaskRun(TaskBank):
+    """A task's bank while it is learned, with the state that all steps share."""
 
     session: Session
-    task: TaskSpec
     data: TaskData
-    plan: TaskPlan
     learner: ContinualLearner
     """The learner, with the task's bank active; no other bank is in memory."""
     callbacks: Sequence[L.Callback]
@@ -84,17 +81,16 @@ class TaskRun:
         plan = session.plan(task, rows if learns else replace(rows, train=None))
         learner = models.learner(backbone.precision)
         models.evict_all()
-        learner.add_task(
+        bank = learner.add_task(
             plan,
             start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
             reads=read_banks(session.store, plan, banks_read(session, plan)),
             tokenizer=models.tokenizer,
         )
         return cls(
+            *(learner.backbone, plan, bank),
             session=session,
-            task=task,
             data=data,
-            plan=plan,
             learner=learner,
             callbacks=callbacks,
             request=request,
@@ -112,9 +108,9 @@ class TaskRun:
         return self.store.progress_folder(self.plan.name)
 
     @property
-    def backbone(self) -> Backbone:
-        """The frozen model."""
-        return self.learner.backbone
+    def task(self) -> TaskSpec:
+        """The task, as the stream describes it."""
+        return self.data.task
 
     @property
     def training_attention(self) -> str:
@@ -129,11 +125,6 @@ class TaskRun:
                 yield
             finally:
                 self.learner.release_graphs()
-
-    @property
-    def bank(self) -> Bank:
-        """The task's bank."""
-        return self.learner.active_bank
 
     def sums(self, routing: Literal["full", "small"]) -> TaskSums:
         """Return the statistics by which the router recognises the task's rows; they are computed once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,18 +24,9 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
 
 
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A task of a stream, resolved and prepared for a learner's backbone."""
-
-    plan: TaskPlan
-    parent: str | None
-    """The task whose bank is copied."""
-    data: TaskDataModule
-    tokenizer: PreTrainedTokenizerBase | None
-
-
-def prepared(backbone: Backbone, plans: Mapping[str, TaskPlan], stream: TaskStream, task: TaskSpec | str) -> Begun:
+def prepared(
+    backbone: Backbone, plans: Mapping[str, TaskPlan], stream: TaskStream, task: TaskSpec | str
+) -> tuple[TaskPlan, TaskDataModule, PreTrainedTokenizerBase | None]:
     """Resolve a task and prepare its data; see `ContinualLearner.begin`.
 
     Args:
@@ -44,6 +34,9 @@ def prepared(backbone: Backbone, plans: Mapping[str, TaskPlan], stream: TaskStre
         plans: the tasks whose banks it holds.
         stream: the tasks.
         task: one of these tasks, or its name.
+
+    Returns:
+        Its plan, its data and the tokenizer. ``bank.start_from`` of the plan is a task whose bank is in memory, or None.
     """
     check_is_stream(stream)
     spec = stream.spec
@@ -73,7 +66,7 @@ def prepared(backbone: Backbone, plans: Mapping[str, TaskPlan], stream: TaskStre
         check_start(plan, plans[parent], backbone)
     pad = 0 if tokenizer is None else padding_id(tokenizer)
     module = TaskDataModule.of(data, plan.training, pad_token_id=pad, seed=spec.seed, max_length=max_length)
-    return Begun(plan=plan, parent=parent, data=module, tokenizer=tokenizer)
+    return plan, module, tokenizer
 
 
 def _check_in_memory(plans: Mapping[str, TaskPlan], plan: TaskPlan, name: str, key: str) -> None:

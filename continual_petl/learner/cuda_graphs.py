@@ -122,7 +122,7 @@ class StepGraphs:
         if len(self._graphs) > MAX_GRAPHS:
             self._graphs.popitem(last=False)
         self._fill(recorded.batch, read)
-        loss: Tensor = _Replay.apply(recorded, *self._parameters)  # type: ignore[no-untyped-call]
+        loss: Tensor = _Replay.apply(recorded, *self._parameters)  # type: ignore[no-untyped-call]  # torch gives it no types
         return loss
 
     def _size(self, name: str, tensor: Tensor) -> tuple[int, ...]:
@@ -171,7 +171,7 @@ def record(
     Raises:
         InputError: if an operation cannot be recorded.
     """
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
         for _ in range(_WARMUP):

@@ -25,10 +25,10 @@ from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.spec import named_parents
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
-from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.begin import copy_bank, prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
@@ -37,7 +37,7 @@ from continual_petl.learner.fit import Fit
 from continual_petl.learner.generate import Decoding
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
-from continual_petl.learner.metrics import count, texts_of
+from continual_petl.learner.metrics import count, metrics_of, texts_of
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
@@ -51,11 +51,6 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.stream import TaskStream
 
 Batch = dict[str, Tensor]
-
-
-def alone() -> bool:
-    """Tell torchmetrics that the processes share no rows: each has scored all of them, and they must not count twice."""
-    return False
 
 
 class BatchLoss(NamedTuple):
@@ -162,18 +157,18 @@ class ContinualLearner(L.LightningModule):
                 data = learner.begin(stream, task)
                 L.Trainer(max_epochs=3, callbacks=[NoForgetting()]).fit(learner, datamodule=data)
         """
-        begun = prepared(self.backbone, self.plans, stream, task)
-        plan, parent = begun.plan, begun.parent
+        plan, data, tokenizer = prepared(self.backbone, self.plans, stream, task)
+        parents = named_parents(plan.bank.start_from)
         self.add_task(
             plan,
-            start_from=None if parent is None else (self.plans[parent], self.bank(parent)),
+            start_from=next(((self.plans[name], self.bank(name)) for name in parents), None),
             reads=[self.bank(name).tensors() for name in plan.bank.fuse],
-            tokenizer=begun.tokenizer,
+            tokenizer=tokenizer,
         )
-        others = [*plan.bank.fuse, *([] if parent is None else [parent])]
+        others = (*plan.bank.fuse, *parents)
         digests = {name: combined_digest(tensor_digests(self.bank(name).tensors())) for name in others}
         self.fits[plan.name] = Fit(stream=stream, parents=digests)
-        return begun.data
+        return data
 
     def add_task(
         self,
@@ -394,18 +389,8 @@ class ContinualLearner(L.LightningModule):
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
-            plan = self.plan
-            self._scores[split] = make_metrics(
-                plan.kind,
-                plan.labels,
-                plan.metric,
-                plan.metric_code,
-                plan.tags,
-                single_precision=plan.single_precision,
-            )
-            if getattr(getattr(self.trainer, "datamodule", None), "together", False):
-                for metric in self._scores[split].values():
-                    metric.distributed_available_fn = alone
+            alone = getattr(getattr(self.trainer, "datamodule", None), "together", False)
+            self._scores[split] = metrics_of(self.plan, alone=alone)
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

@@ -1,4 +1,4 @@
-"""Updates the metrics of a task with a bank's outputs."""
+"""The metrics of a task, and how a bank's outputs update them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
 from continual_petl.learner.task_bank import TaskBank
@@ -15,6 +16,26 @@ from continual_petl.streams.encoding.rows import Texts
 
 if TYPE_CHECKING:
     from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for predictions
+
+
+def metrics_of(plan: TaskPlan, *, own_metric: bool = True, alone: bool = False) -> MetricCollection:
+    """Return fresh metrics for a split of a task.
+
+    Args:
+        plan: the task.
+        own_metric: whether to also compute the user's own metric, if the task has one.
+        alone: whether each process of a fit scores all rows, which must then not count twice.
+    """
+    code = plan.metric_code if own_metric else None
+    scores = make_metrics(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
+    if alone:
+        for metric in scores.values():
+            metric.distributed_available_fn = _alone
+    return scores
+
+
+def _alone() -> bool:
+    return False
 
 
 def count(
@@ -28,7 +49,7 @@ def count(
     """Update the metrics of a task with a bank's outputs.
 
     Args:
-        metrics: from `make_scores`.
+        metrics: from `metrics_of`.
         own: the task and its bank.
         outputs: its outputs for some rows; for token-classification, a tag index for every token.
         labels: labels of these rows; None for texts.

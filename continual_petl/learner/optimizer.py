@@ -45,6 +45,7 @@ def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining
     """
     base, quantised = _torchao()
 
+    # The class that it extends is only known once torchao is imported.
     class AdamW8bit(base):  # type: ignore[misc, valid-type]
         """AdamW with 8-bit moments; see the docstring of this module."""
 

@@ -25,8 +25,10 @@ from continual_petl.engine.ablation import measure
 from continual_petl.engine.ablation.measure import chosen_spans
 from continual_petl.engine.ablation.result import Ablation
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
+from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.plan import build_bank
+from continual_petl.streams.encoding.rows import TokenisedRows
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
@@ -67,11 +69,11 @@ def validation(run: Run, name: str) -> Any:
 
 def outputs(run: Run, name: str, bank: Bank) -> tuple[Tensor, dict[str, float]]:
     """Return a bank's outputs for a task's validation rows, and its scores, computed by a new learner."""
-    models, held = run.session.models, run.session.models.held(name)
+    session, held = run.session, run.session.models.held(name)
     learner = ContinualLearner(held.backbone)
     learner.add_bank(held.plan, bank)
-    asked = (validation(run, name), models.pad_token_id, {"accelerator": "cpu"}, run.session.folder)
-    return torch.stack(outputs_of(learner, *asked)), evaluate(learner, *asked).scores
+    rows = validation(run, name)
+    return torch.stack(outputs_of(session, learner, rows)), evaluate(session, learner, rows).scores
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -181,9 +183,9 @@ def test_undefined_score_has_no_relative_change(
         stream(backbone_folder(), [regression_task("number", num_rows=16)], training={"epochs": 1}), tmp_path / "r"
     )
 
-    def constant(learner: ContinualLearner, *given: Any) -> Any:
+    def constant(session: Session, learner: ContinualLearner, rows: TokenisedRows) -> Any:
         # As if the bank predicted the same number for every row, so that the correlation is undefined.
-        found = evaluate(learner, *given)
+        found = evaluate(session, learner, rows)
         assert isinstance(learner.active_bank, AblatedView)
         return found.model_copy(update={"scores": {}}) if learner.active_bank.removed else found
 

@@ -12,9 +12,10 @@ import pytest
 
 from continual_petl import ContinualLearner, InputError, Run, StoreError, learn, load_backbone
 from continual_petl.cli.main import main
+from continual_petl.engine.changed_settings import changed_settings
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
-from continual_petl.engine.session import Session, changed_settings
+from continual_petl.engine.session import Session
 from continual_petl.errors import Interrupted
 from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.serve import ServeSettings, make_app
@@ -86,7 +87,7 @@ def test_predictions_match_the_scores(learned: Path) -> None:
     session = run.session
     data = session.split(session.spec.tasks[0])
     learner = session.models.resident("talk")
-    scores = evaluate(learner, data.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+    scores = evaluate(session, learner, data.rows)
     assert scores == run.store.certificate("talk").scores["test"]
     again = make_metrics("causal-lm", None)
     again.update(found, [row["messages"][-1]["content"] for row in chats(8, 2, 30)])

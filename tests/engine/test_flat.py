@@ -16,7 +16,7 @@ from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.digests import combined_digest
 from continual_petl.engine.scoring import evaluate, result_row
 from continual_petl.engine.scoring.evaluate import outputs_of
-from continual_petl.engine.task import gate
+from continual_petl.engine.task import finish_task
 from continual_petl.engine.trainers import predicts_here
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files import atomic, reading
@@ -169,7 +169,7 @@ def test_predictions_without_a_trainer_match_lightning(
     found = []
     for here in (True, False):
         monkeypatch.setattr(evaluate, "predicts_here", lambda _, here=here: here)
-        found.append(outputs_of(learner, rows, session.models.pad_token_id, {}, session.folder))
+        found.append(outputs_of(session, learner, rows))
         assert [module.training for module in learner.modules()] == modes
     one, other = ({str(n): t.tolist() for n, t in enumerate(outputs)} for outputs in found)
     assert combined_digest(one) == combined_digest(other)
@@ -204,7 +204,7 @@ def test_certificate_checked_for_the_row_is_not_checked_twice(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[tuple[str, str]] = []
-    for where, module in (("row", result_row), ("gate", gate)):
+    for where, module in (("row", result_row), ("gate", finish_task)):
         real = module.check_task
 
         def check(store: Store, name: str, *args: Any, where: str = where, real: Any = real, **more: Any) -> Any:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from continual_petl import ContinualLearner, Run, learn, load_backbone
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.engine.dry_run import dry_run
-from continual_petl.engine.parallel.staging import commit_staged
-from continual_petl.engine.parallel.worker import Worker, setup_of
+from continual_petl.engine.parallel.worker import Worker, commit_staged, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST

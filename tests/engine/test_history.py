@@ -15,8 +15,7 @@ import torch
 from continual_petl import Interrupted, Run, StoreError, learn
 from continual_petl.engine.scoring.evaluate import MAX_CELLS, MAX_POINTS, _confusion, _points, _spaced
 from continual_petl.engine.task import learning_curve
-from continual_petl.engine.task.learn_task import history_of
-from continual_petl.learner import TaskPlan
+from continual_petl.engine.task.learn_task import curve_of
 from continual_petl.store.certificate.certificate import HISTORY, Certificate
 from continual_petl.store.certificate.history import (
     Confusion,
@@ -172,7 +171,7 @@ def test_history_with_many_labels_roundtrips(tmp_path: Path) -> None:
 def test_damaged_curve_error_says_how_to_keep_the_task(tmp_path: Path, content: str) -> None:
     (tmp_path / "curve.json").write_text(content)
     with pytest.raises(StoreError, match=r"curve\.json: .*if there is no copy, remove it, and the task is kept"):
-        history_of(tmp_path, cast(TaskPlan, None), {})
+        curve_of(tmp_path)
 
 
 def test_points_are_spaced_evenly() -> None:

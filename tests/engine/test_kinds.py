@@ -90,8 +90,8 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
     session, certificate = run.session, run.store.certificate(kind)
     tasks = TaskStream(session.spec)
     rows = session.split(tasks[kind]).rows
-    learner, pad = session.models.resident(kind), session.models.pad_token_id
-    said = outputs_of(learner, rows, pad, session.spec.trainer, session.folder)
+    learner = session.models.resident(kind)
+    said = outputs_of(session, learner, rows)
     found = run.predict(inputs_of(tasks, kind), kind)
     assert len(found) == len(rows)
     if kind in GENERATIVE:
@@ -111,7 +111,7 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
         else:
             expected = choices(rows.option_texts, torch.stack(said))
         assert same == [replace(each, task=kind) for each in expected]
-    scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)
+    scores = evaluate(session, learner, rows)
     assert scores == certificate.scores["test"]
 
 

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
-from continual_petl.engine.session import changed_settings
+from continual_petl.engine.changed_settings import changed_settings
 from continual_petl.errors import Interrupted
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report

@@ -11,7 +11,8 @@ import pytest
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
-from continual_petl.engine.session import Session, changed_settings
+from continual_petl.engine.changed_settings import changed_settings
+from continual_petl.engine.session import Session
 from continual_petl.predictor.task_finder import task_finder
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, learn
-from continual_petl.engine.parallel.staging import commit_staged, stage
-from continual_petl.engine.session import Session, changed_settings, settings_that_differ
+from continual_petl.engine.changed_settings import changed_settings, settings_that_differ
+from continual_petl.engine.parallel.worker import commit_staged, stage
+from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.engine.task.learn_task import learn_bank

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, Run, learn
-from continual_petl.engine.parallel import staging
-from continual_petl.engine.parallel.staging import commit_staged
-from continual_petl.engine.parallel.worker import Report, Worker, setup_of
+from continual_petl.engine.parallel import worker as worker_module
+from continual_petl.engine.parallel.worker import Report, Worker, commit_staged, setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task import learn_task
@@ -72,7 +71,7 @@ def test_staged_bank_is_committed_byte_for_byte(
         # This process pretends to run on a different processor from the worker's.
         other = {"processor": "another"}
         monkeypatch.setattr(
-            staging, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
+            worker_module, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
         )
     seconds = commit_staged(session, tasks.spec.tasks[0], report.notices, [], request)
     assert {"data", "train", "evaluate", "commit"} == set(seconds)

@@ -42,7 +42,7 @@ def test_predictions_match_the_scores(
     models, certificate = run.session.models, run.store.certificate("one")
     split = run.session.split(run.session.spec.tasks[0]).rows
     learner = models.resident("one")
-    outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
+    outputs = outputs_of(run.session, learner, split)
     # Equal bit for bit, since the batches are the same as in the evaluation.
     size = certificate.training.batch_size
     expected = predictions(certificate.kind, certificate.labels, torch.stack(outputs), certificate.targets)

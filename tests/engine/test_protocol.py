@@ -12,9 +12,10 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
+from continual_petl.engine.changed_settings import changed_settings
 from continual_petl.engine.checks import preflight
 from continual_petl.engine.dry_run import dry_run
-from continual_petl.engine.session import Session, changed_settings
+from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream

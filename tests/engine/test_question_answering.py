@@ -13,7 +13,7 @@ import pytest
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
-from continual_petl.engine.session import changed_settings
+from continual_petl.engine.changed_settings import changed_settings, plan_again
 from continual_petl.errors import Interrupted
 from continual_petl.heads.spans import normalised
 from continual_petl.kind import HowRead
@@ -240,7 +240,7 @@ def test_report_and_lists_show_it(learned: Path, tmp_path: Path, capsys: pytest.
 def test_changed_settings_are_reported(learned: Path) -> None:
     run = Run(learned)
     changed = run.spec.tasks[0].model_copy(update={"kind_settings": {"stride": 1}})
-    plan = run.session.plan_again(changed, run.store.certificate("squad"))
+    plan = plan_again(run.session, changed, run.store.certificate("squad"))
     assert [*plan.differs(run.store.certificate("squad"))] == ["kind_settings"]
 
 

@@ -14,8 +14,9 @@ from seqeval.metrics import f1_score  # type: ignore[import-untyped]
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
+from continual_petl.engine.changed_settings import _tags, settings_that_differ
 from continual_petl.engine.dry_run import dry_run
-from continual_petl.engine.session import Session, _tags, settings_that_differ
+from continual_petl.engine.session import Session
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.certificate import Certificate

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from continual_petl import InputError, Run, TaskStream, forget, import_adapter, learn, reevaluate
 from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.digests import file_digest, tensor_digests
-from continual_petl.engine.session import settings_that_differ
+from continual_petl.engine.changed_settings import settings_that_differ
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
 from tests.export.subjects import Folder

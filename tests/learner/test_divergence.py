@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from continual_petl import ContinualLearner, InputError, learn
-from continual_petl.learner import divergence
-from continual_petl.learner.divergence import LossWatch
+from continual_petl.learner import guards
+from continual_petl.learner.guards import LossWatch
 from continual_petl.streams.stream import TaskStream
 from tests.desk import Desk, bank_digests
 from tests.engine.faulty_disk import content
@@ -32,7 +32,7 @@ def tasks_of(backbone: Path, **training: Any) -> TaskStream:
 @pytest.fixture(params=["at once", "together"])
 def _looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "together":  # as on a GPU, where reading a loss means waiting
-        monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+        monkeypatch.setattr(guards, "costs_nothing", lambda loss: False)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, value: float, batch: int, name: str = "two") -> list[list[int]]:
@@ -93,7 +93,7 @@ def test_device_losses_are_checked_in_groups(
         looks.append(len(watch._steps))
         real(watch)
 
-    monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+    monkeypatch.setattr(guards, "costs_nothing", lambda loss: False)
     monkeypatch.setattr(LossWatch, "check", look)
     tasks = stream(backbone_folder(), [task("one", num_rows=50)], training={"batch_size": 2})
     Desk(tasks, tmp_path).fit("one", max_epochs=1)
@@ -122,7 +122,7 @@ def test_device_losses_are_checked_before_validation_and_saving(
         def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
             trainer.save_checkpoint(tmp_path / "mine.ckpt")
 
-    monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+    monkeypatch.setattr(guards, "costs_nothing", lambda loss: False)
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
     seen = spoil(monkeypatch, torch.nan, 1)
     with pytest.raises(InputError, match=r"learning diverged: the loss is nan at optimizer step 1 "):

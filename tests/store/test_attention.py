@@ -26,8 +26,7 @@ from continual_petl.backbones.auto_defaults import FASTEST, select_as, this_devi
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
-from continual_petl.engine.parallel.staging import commit_staged, stage
-from continual_petl.engine.parallel.worker import setup_of
+from continual_petl.engine.parallel.worker import commit_staged, setup_of, stage
 from continual_petl.engine.scoring.result_row import _measure
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest

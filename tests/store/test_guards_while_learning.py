@@ -14,7 +14,7 @@ from continual_petl import ForgettingError, Run, learn
 from continual_petl.engine.scoring import result_row
 from continual_petl.engine.task import learn_task
 from continual_petl.errors import StoreError
-from continual_petl.learner.divergence import LossWatch
+from continual_petl.learner.guards import LossWatch
 from continual_petl.store.certificate.values import SplitScores
 from tests.store.tampering import QUICK, TASKS, change_tensors, learn_one_more, nudge, problems
 from tests.streams_in_code import stream, task

@@ -77,7 +77,7 @@ class PrefixMLP(Part):
         """Draw fresh values."""
         self.table.normal_(generator=generators("table"))
         for name, layer in (("into", self.into), ("out", self.out)):
-            draw_as_torch(layer, lambda parameter, name=name: generators(f"{name}.{parameter}"))  # type: ignore[misc]
+            draw_as_torch(layer, generators.of(name))
         if self.modification.composition == "learned":
             self.scale.fill_(self.modification.scale)
 

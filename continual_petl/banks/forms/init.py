@@ -24,6 +24,10 @@ class Generators:
         """Return the generator of a parameter."""
         return torch.Generator().manual_seed(derive_seed(self.seed, f"{self.prefix}.{name}"))
 
+    def of(self, part: str) -> Generators:
+        """Return the generators of a part of the module."""
+        return Generators(self.seed, f"{self.prefix}.{part}")
+
 
 def draw(tensor: Tensor, modification: Modification, generator: torch.Generator, *, zero: bool) -> None:
     """Fill a tensor in place according to the modification's ``init``.

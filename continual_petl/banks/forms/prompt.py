@@ -71,7 +71,7 @@ class PromptEncoder(Prompt):
         middle = {f"middle.{number}": layer for number, layer in enumerate(self.middle)}
         parts = {"into": self.into, **middle, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
         for name, part in parts.items():
-            draw_as_torch(part, lambda parameter, name=name: generators(f"{name}.{parameter}"))  # type: ignore[misc]
+            draw_as_torch(part, generators.of(name))
 
     def vectors(self) -> Tensor:
         """Return the prompt (L, W)."""

@@ -168,7 +168,7 @@ def _measured(
     learner, models = ContinualLearner(held.backbone), session.models
     for layers in views:
         learner.add_bank(held.plan, AblatedView(held.bank, layers), tokenizer=models.tokenizer)
-        yield layers, evaluate(learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
+        yield layers, evaluate(session, learner, rows)
         learner.evict(held.plan.name)
 
 

@@ -94,7 +94,7 @@ def certified_parent(session: Session, task: str) -> BankReference:
 def _plan_of(session: Session, task: str) -> TaskPlan:
     if session.store.has(task):
         return session.store.plan(task)
-    return session.plan(next(each for each in session.spec.tasks if each.name == task))
+    return session.plan(session.task(task))
 
 
 def banks_read(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone_files import source_of
 from continual_petl.banks.config.spec import named_parents
+from continual_petl.engine.changed_settings import other_seeds
+from continual_petl.engine.checks.changed_tasks import check_replaced
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, Problems, check_meant, key_of
 from continual_petl.engine.checks.other_banks import check_copies, check_order, check_shared
-from continual_petl.engine.checks.replaced import check_replaced
-from continual_petl.engine.session import Session, other_seeds
+from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
 from continual_petl.errors import InputError, Key, about
 from continual_petl.kind import HowEncoded

@@ -118,7 +118,7 @@ def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> RunSetup:
     for what, value in [*given, ("the stream", setup.spec)]:
         try:
             ForkingPickler.dumps(value)
-        except Exception as error:
+        except Exception as error:  # the methods by which the user's objects are pickled can raise anything
             raise InputError(
                 f"{what}: it cannot be sent to the worker processes ({type(error).__name__}: {error}). Give one that "
                 "holds no open file, lock or lambda, or learn in one process: without jobs, with devices: 1."

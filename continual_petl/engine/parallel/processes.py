@@ -245,7 +245,7 @@ def _open(setup: RunSetup) -> str:
         _worker = Worker(setup, (signal.SIGTERM,))
     except InputError as error:
         return str(error)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the run has to hear of it
         return f"a worker cannot open the run: {type(error).__name__}: {error}"
     return ""
 

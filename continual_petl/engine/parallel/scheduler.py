@@ -16,8 +16,7 @@ import lightning as L
 
 from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.staging import commit_staged
-from continual_petl.engine.parallel.worker import Report
+from continual_petl.engine.parallel.worker import Report, commit_staged
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.finish_task import finish_task

@@ -1,29 +1,30 @@
 """A worker process: it learns tasks for the run that started it, and leaves committing to that run.
 
-A worker writes only to the progress folder of its task, so the run that started it is the store's only writer. Results are
-reported as plain values: an exception with extra arguments could not be pickled.
+A worker writes only to the progress folder of its task, so the run that started it is the store's only writer. A learned bank
+waits there in a store of its own (`stage`), which is read as strictly as any other and removed when the task is finished; the
+main process commits the bank as usual (`commit_staged`): it adds it to the chain, and computes the probe's outputs itself.
+Results are reported as plain values: an exception with extra arguments could not be pickled.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
+import shutil
 import signal
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 import lightning as L
 
 from continual_petl.callbacks import StreamCallback
-from continual_petl.engine.parallel.staging import stage
+from continual_petl.engine.changed_settings import plan_again
 from continual_petl.engine.session import ProcessSettings, Session
-from continual_petl.engine.signals import StopRequest
-from continual_petl.engine.task.learn_task import fit_share, learn_bank
+from continual_petl.engine.signals import StopRequest, listening
+from continual_petl.engine.task.learn_task import commit_bank, fit_share, learn_bank, learn_task, notify_start
 from continual_petl.errors import (
     DivergedError,
     ForgettingError,
@@ -33,7 +34,12 @@ from continual_petl.errors import (
     MemoryRanOutError,
     StoreError,
 )
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.values import as_tensors
+from continual_petl.store.commit import TrainedBank, commit_task
+from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
+from continual_petl.store.verify.probe_file import certified_probe
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 # Subclasses come before their base classes.
@@ -112,7 +118,7 @@ class Worker:
         """Learn a task and stage its bank in its progress folder, ready to be committed."""
 
         def act(request: StopRequest) -> Report:
-            learned = learn_bank(self._session, self._task(task), self._callbacks(), request)
+            learned = learn_bank(self._session, self._session.task(task), self._callbacks(), request)
             stage(self._session.store, learned)
             return Report(task=task, state="learned", notices=learned.lost)
 
@@ -122,23 +128,20 @@ class Worker:
         """Take part in the fit of a task; the environment determines this process's rank."""
 
         def act(request: StopRequest) -> Report:
-            digest = fit_share(self._session, self._task(task), self._callbacks(), request)
+            digest = fit_share(self._session, self._session.task(task), self._callbacks(), request)
             return Report(task=task, state="learned", digest=digest)
 
         return self._reported(task, act)
-
-    def _task(self, name: str) -> TaskSpec:
-        return next(task for task in self._setup.spec.tasks if task.name == name)
 
     def _callbacks(self) -> list[L.Callback]:
         return copy.deepcopy(list(self._setup.callbacks))
 
     def _reported(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
-        def listening() -> Report:
-            with _listening(self._signals) as request:
+        def stoppable() -> Report:
+            with listening(first_of=self._signals) as request:
                 return act(request)
 
-        return reported(task, f"task {task!r}", listening)
+        return reported(task, f"task {task!r}", stoppable)
 
 
 def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
@@ -156,31 +159,71 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
     except tuple(_ERRORS.values()) as error:
         kind = next(name for name, each in _ERRORS.items() if isinstance(error, each))
         return Report(task=task, state="failed", error=kind, message=str(error))
-    except Exception:
+    except Exception:  # whatever a callback, Lightning or torch raised, the run has to hear of it
         message = f"{what}: the process that learned it failed:\n{traceback.format_exc()}"
         return Report(task=task, state="failed", error="RuntimeError", message=message)
 
 
-@contextmanager
-def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
-    """Treat these signals as a request to save and end. Further signals are ignored.
+_log = logging.getLogger(__name__)
 
-    A signal sent to a whole process group arrives twice: from its sender and from the main process. To end a worker at once,
-    send two signals to the main process.
+
+def stage(store: Store, learned: TrainedBank) -> None:
+    """Stage a learned bank for the process that commits."""
+    task = learned.plan.task
+    staged = _staged(store, task)
+    shutil.rmtree(staged.folder, ignore_errors=True)
+    commit_task(staged, learned, run=store)
+    seal, seconds = staged.link(task).seal, dict(learned.seconds)
+    staged.append_results([TaskLine(task=task, index=0, certificate=seal, seconds=seconds)])
+
+
+def commit_staged(
+    session: Session, task: TaskSpec, lost: tuple[str, ...], callbacks: Sequence[L.Callback], request: StopRequest
+) -> dict[str, float]:
+    """Commit the bank that a worker staged.
+
+    On a different processor or with different software, a worker may have computed outputs whose bits differ from those of
+    this process, which certifies them. In that case, the learned bank predicts all rows again here. If it learned with
+    other settings (another version of a file that the stream names), its progress is not used without permission.
+
+    Args:
+        session: the run.
+        task: the learned task.
+        lost: the worker's notices about its attempt; see `TrainedBank`.
+        callbacks: the callbacks.
+        request: the stop request.
+
+    Returns:
+        Seconds by phase.
     """
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
+    staged, backbone = _staged(session.store, task.name), session.backbone(task)
+    certificate = staged.certificate(task.name)
+    here = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    settings = certificate.differs(plan_again(session, task, certificate))
+    differences = [f"{name} was {there!r:.80}, is {own!r:.80}" for name, (there, own) in settings.items()]
+    differences += certificate.environment.differences(here)
+    if differences:
+        _log.warning(
+            "task %r: its worker's settings or environment differ from those of this process (%s): its rows are predicted "
+            "again here.",
+            task.name, "; ".join(differences),
+        )  # fmt: skip
+        return learn_task(session, task, callbacks, request)
+    probe, _ = certified_probe(staged, task.name)
+    notify_start(session, task.name, callbacks, (*certificate.notices, *lost))
+    seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
+    learned = TrainedBank(
+        plan=certificate,
+        bank=staged.load_bank(task.name, backbone, run=session.store),
+        backbone=backbone,
+        probe=probe,
+        history=staged.history(task.name),
+        router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
+        seconds=seconds,
+        lost=lost,
+    )
+    return commit_bank(session, learned)
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number in signals and request.signal_number is None:
-            request.receive(number)
 
-    request.handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)
-    before = {number: signal.signal(number, handle) for number in request.handlers}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _staged(store: Store, task: str) -> Store:
+    return Store(store.progress_folder(task) / "learned")

@@ -8,7 +8,7 @@ Shape suffixes: N rows (in a confusion matrix of tags: words), W words of the lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -25,12 +25,10 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import predicting_trainer, predicts_here, quiet
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.generate import decode
-from continual_petl.learner.learner import alone
-from continual_petl.learner.metrics import count
+from continual_petl.learner.metrics import count, metrics_of
 from continual_petl.learner.respond import Outputs
 from continual_petl.learner.task_bank import head_of
 from continual_petl.store.certificate.environment import current_environment
@@ -63,25 +61,30 @@ def predicting(
         yield learner, backbone
 
 
-def outputs_of(
-    learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
-) -> list[Any]:
+def outputs_of(session: Session, learner: ContinualLearner, rows: TokenisedRows) -> list[Any]:
     """Return the active bank's output for each row, in the order of the rows.
+
+    Args:
+        session: the run; its stream says on which device rows are predicted.
+        learner: the learner, with the bank active.
+        rows: the split.
 
     Returns:
         Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids; if each
         row has its own options, their scores, padded with -inf to the largest number of options in any row; for kinds that
         extract, what `Kind.kept` returns.
     """
-    training = learner.plan.training
+    training, arguments = learner.plan.training, session.spec.trainer
     batch_size = training.eval_batch_size or training.batch_size
     max_tokens = training.eval_max_tokens or training.max_tokens
-    loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens)
+    loader = EvaluationLoader(
+        rows, batch_size, session.models.pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens
+    )
     if predicts_here(arguments):
         batches = _plainly(learner, loader)
     else:
         with quiet(), staying(learner, learner.model.device):
-            trainer = predicting_trainer(arguments, folder)
+            trainer = predicting_trainer(arguments, session.folder)
             batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
     row_outputs: list[Any] = [None] * len(rows)
     for outputs, index in batches:
@@ -112,35 +115,16 @@ def _predicted(learner: ContinualLearner, batch: dict[str, Tensor], number: int)
 
 
 def evaluate(
-    learner: ContinualLearner,
-    rows: TokenisedRows,
-    pad_token_id: int,
-    arguments: Mapping[str, Any],
-    folder: str,
-    *,
-    own_metric: bool = True,
+    session: Session, learner: ContinualLearner, rows: TokenisedRows, *, own_metric: bool = True
 ) -> SplitScores:
-    """Score the active bank on a split.
-
-    Args:
-        learner: the learner, with the bank to score active.
-        rows: the split.
-        pad_token_id: padding token of the backbone's tokenizer.
-        arguments: the stream's ``trainer`` settings.
-        folder: Lightning's root folder; nothing is written there.
-        own_metric: whether to also compute the user's own metric, if the task has one.
-    """
-    outputs = outputs_of(learner, rows, pad_token_id, arguments, folder)
-    return score(learner, rows, outputs, own_metric=own_metric)
+    """Score the active bank on a split; ``own_metric``: also by the user's own metric, if the task has one."""
+    return score(learner, rows, outputs_of(session, learner, rows), own_metric=own_metric)
 
 
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     plan, own = learner.plan, learner.task_bank(learner.plan.name)
-    code = plan.metric_code if own_metric else None
-    scores = make_metrics(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
-    for metric in scores.values():
-        metric.distributed_available_fn = alone  # other processes of a fit do not take part
+    scores = metrics_of(plan, own_metric=own_metric, alone=True)  # other processes of a fit do not take part
     if plan.generation is not None:
         count(scores, own, found, None, rows.texts, learner.tokenizer)
         digest = combined_digest({"token_ids": found})
@@ -322,9 +306,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
         others = {key: value for key, value in certified.scores.items() if key != certificate.metric}
         certified = certified.model_copy(update={"scores": others})
     with predicting(models, task, as_committed=True) as (learner, backbone):
-        measured = evaluate(
-            learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder, own_metric=not unscored
-        )
+        measured = evaluate(session, learner, split.rows, own_metric=not unscored)
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     differs = certificate.environment.differences(now)
     if measured == certified or (differs and _close(measured.scores, certified.scores)):

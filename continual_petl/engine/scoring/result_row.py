@@ -186,5 +186,5 @@ def _measure(session: Session, task: str) -> float | None:
     except InputError as error:
         raise _NotMeasurable(str(error)) from error
     with predicting(session.models, task) as (learner, _):
-        split_scores = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+        split_scores = evaluate(session, learner, split.rows)
     return split_scores.scores.get(session.store.certificate(task).metric)

@@ -51,10 +51,10 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
     checked = certified_rows(session, task, session.rows)
     if isinstance(checked, str):
         return _without(known, checked)
-    models, trainer = session.models, session.spec.trainer
+    models = session.models
     rows = encode_split(checked, models.tokenizer, certificate.max_length, images=models.images).rows
     with predicting(models, task, as_committed=True) as (learner, _):
-        outputs = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
+        outputs = outputs_of(session, learner, rows)
     if kind_of(certificate).per_word:
         assert certificate.labels is not None
         wrong_rows, all_wrong = _wrong_tags(checked, rows, outputs, certificate.labels, limit)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -24,7 +25,7 @@ from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.start_from import decide_start
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
-from continual_petl.engine.task.gate import watching_fit
+from continual_petl.engine.task.finish_task import watching_fit
 from continual_petl.engine.task.learning_curve import LearningCurve
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
@@ -102,32 +103,67 @@ def learn_bank(
         ranks.fit(plan.name, request)
         _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
-    scores, answers = predict_splits(run)
+    curve, parents = curve_of(run.folder), parents_of(session, plan) if start is None else start.taken.parents
+    learned = scored(
+        run,
+        curve,
+        _kept(curve, plan),
+        notices=() if ranks is None else (ranks.notice(plan),),
+        lost=lost,
+        parent=parents[0] if len(parents) == 1 else None,
+        start=start,
+        training_attention=run.training_attention,
+    )
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
-    parents = parents_of(session, plan) if start is None else start.taken.parents
-    trained_as = run.training_attention
+    return learned
+
+
+NO_CURVE = Curve(losses=(), scores=())
+
+
+def scored(
+    run: TaskRun,
+    curve: Curve = NO_CURVE,
+    kept: int | None = None,
+    *,
+    notices: tuple[str, ...] = (),
+    lost: tuple[str, ...] = (),
+    **facts: Any,
+) -> TrainedBank:
+    """Score a trained bank, and return it with everything that its certificate will record.
+
+    Args:
+        run: the task; its bank is in its stored form, and active.
+        curve: the learning curves of its fit.
+        kept: the step of the kept bank; see `History`.
+        notices: notices for the certificate, besides those of the data.
+        lost: see `TrainedBank`.
+        facts: more fields of `LearnedTask`.
+    """
+    session, plan, backbone = run.session, run.plan, run.backbone
+    scores, answers = _predict_splits(run)
+    if facts.get("training_attention") == backbone.attention:
+        del facts["training_attention"]  # only recorded if the bank predicts with another one
     learned = TrainedBank(
         plan=LearnedTask.of(
             plan,
-            parent=next(iter(parents), None) if len(parents) == 1 else None,
-            start=start,
             reads=banks_read(session, plan),
-            max_length=run.backbone.max_length,
+            max_length=backbone.max_length,
             preparation=session.models.preparation,
             scores=scores,
-            data=data.digests,
-            notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
-            training_attention=None if trained_as == run.backbone.attention else trained_as,
+            data=run.data.digests,
+            notices=(*run.data.notices, *notices),
+            **facts,
         ),
         bank=run.bank,
-        backbone=run.backbone,
+        backbone=backbone,
         probe=certifying_probe(run),
-        history=history_of(run.folder, plan, answers),
-        router=router_sums(run),
-        seconds=clock.laps,
+        history=History(task=plan.name, curve=curve, kept=kept, answered=answers),
+        router=_router_sums(run),
+        seconds=run.clock.laps,
         lost=lost,
     )
-    clock.lap("evaluate")
+    run.clock.lap("evaluate")
     return learned
 
 
@@ -159,7 +195,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
             callback.on_task_start(session.watched, begun)
 
 
-def predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
+def _predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
     """Return the bank's scores and the summaries of its predictions, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
@@ -169,7 +205,7 @@ def predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answ
         run.request.stop_here(
             f"before the {split} split of task {run.plan.name!r} was predicted; its progress is saved"
         )
-        outputs = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+        outputs = outputs_of(session, learner, rows)
         scores[split] = score(learner, rows, outputs)
         answers[split] = answered(learner, rows, outputs, references=keeps_rows)
     return scores, answers
@@ -183,7 +219,7 @@ def certifying_probe(run: TaskRun) -> dict[str, Tensor]:
     return make_probe(run.plan, run.backbone, tokenizer, run.backbone.max_length)
 
 
-def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
+def _router_sums(run: TaskRun) -> dict[str, Tensor] | None:
     """Return the statistics by which the router recognises the task's rows, in their stored form."""
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
@@ -253,26 +289,20 @@ def check_finite(plan: TaskPlan, bank: Bank) -> None:
         )
 
 
-def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -> History:
-    """Return the history of a task whose fit has ended.
-
-    Args:
-        folder: the task's progress folder.
-        plan: the task's plan.
-        answered: summaries of its bank's predictions, by split.
+def curve_of(folder: Path) -> Curve:
+    """Return the learning curves in a task's progress folder.
 
     Raises:
-        StoreError: if the file of its learning curves is damaged.
+        StoreError: if their file is damaged.
     """
     try:
-        curve = read_curve(folder) or Curve(losses=(), scores=())
+        return read_curve(folder) or NO_CURVE
     except StoreError as error:
         # This would block the commit of a learned task, so the message says how to continue.
         raise StoreError(
             f"{str(error).rstrip('.')}. No bank depends on it: if there is no copy, remove it, and the task is kept "
             "without its curve."
         ) from error
-    return History(task=plan.name, curve=curve, kept=_kept(curve, plan), answered=dict(answered))
 
 
 def _kept(curve: Curve, plan: TaskPlan) -> int | None:

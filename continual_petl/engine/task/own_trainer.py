@@ -13,24 +13,16 @@ from pathlib import Path
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.callbacks.no_forgetting import raise_if_changed
 from continual_petl.engine.checks.mistakes import Problems
-from continual_petl.engine.checks.other_banks import banks_read, parents_of
+from continual_petl.engine.checks.other_banks import parents_of
 from continual_petl.engine.checks.preflight import check_session, protocol_problems
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
-from continual_petl.engine.task.learn_task import (
-    certifying_probe,
-    check_finite,
-    commit_bank,
-    predict_splits,
-    router_sums,
-)
+from continual_petl.engine.task.learn_task import check_finite, commit_bank, scored
 from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError, counted, known_names
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.fit import Fit
-from continual_petl.store.certificate.certificate import LearnedTask
-from continual_petl.store.certificate.history import Curve, History
 from continual_petl.store.certificate.values import Origin
 from continual_petl.store.commit import TrainedBank
 from continual_petl.store.open_run import check_local
@@ -169,40 +161,24 @@ def _certified(
     own.add_bank(plan, bank, tokenizer=models.tokenizer)
     own.eval()
     run = TaskRun(
+        *(own.backbone, plan, bank),
         session=session,
-        task=data.data.task,
         data=data.data,
-        plan=plan,
         learner=own,
         callbacks=(),
         request=request,
         clock=Clock(),
     )
-    scores, answers = predict_splits(run)
-    request.stop_here(f"before task {plan.name!r} was committed", "commits it")
     did = f"{counted(fit.steps, 'step')}, precision {fit.precision}"
     did += f", {fit.num_processes} processes" if fit.num_processes > 1 else ""
     origin = Origin(format="trainer", method=f"{type(learner).__name__}: {did}", base=None, files={})
-    trained_as = learner.backbone.attention
-    learned = TrainedBank(
-        plan=LearnedTask.of(
-            plan,
-            parent=next(iter(parents_of(session, plan)), None),
-            origin=origin,
-            reads=banks_read(session, plan),
-            max_length=run.backbone.max_length,
-            preparation=models.preparation,
-            scores=scores,
-            data=data.data.digests,
-            notices=(*data.data.notices, f"task {plan.name!r}: not learned by a run, but by {origin.in_words}"),
-            training_attention=None if trained_as == run.backbone.attention else trained_as,
-        ),
-        bank=bank,
-        backbone=run.backbone,
-        probe=certifying_probe(run),
-        history=History(task=plan.name, curve=Curve(losses=(), scores=()), kept=fit.steps, answered=answers),
-        router=router_sums(run),
-        seconds=run.clock.laps,
+    learned = scored(
+        run,
+        kept=fit.steps,
+        notices=(f"task {plan.name!r}: not learned by a run, but by {origin.in_words}",),
+        parent=next(iter(parents_of(session, plan)), None),
+        origin=origin,
+        training_attention=learner.backbone.attention,
     )
-    run.clock.lap("evaluate")
+    request.stop_here(f"before task {plan.name!r} was committed", "commits it")
     return learned

@@ -45,7 +45,6 @@ from continual_petl.store.folder.progress import (
     write_plan,
 )
 from continual_petl.store.store import Store
-from continual_petl.streams.schema.stream_spec import TaskSpec
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
 """Trainer arguments that only affect the display, so progress stays valid when they change."""
@@ -184,7 +183,7 @@ def restoring(path: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except Exception as error:
+    except Exception as error:  # Lightning, torch and callbacks restore, and can raise anything
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         if any(code.co_filename.endswith(_RESTORES) and "restore" in code.co_name for code in frames):
             damaged(path, f"it cannot be restored: {type(error).__name__}: {str(error)[:200]}", error)
@@ -276,7 +275,7 @@ def _is_as_asked(session: Session, name: str, pending: set[str]) -> bool:
 
     It was not if its bank started from one that will be replaced.
     """
-    certificate, task = session.store.certificate(name), _task(session, name)
+    certificate, task = session.store.certificate(name), session.task(name)
     start = certificate.bank.start_from
     if pending and (start == AUTO or not pending.isdisjoint(named_parents(start))):
         return False
@@ -286,7 +285,7 @@ def _is_as_asked(session: Session, name: str, pending: set[str]) -> bool:
 
 
 def _stream_settings(session: Session, name: str) -> str:
-    spec, task = session.spec, _task(session, name)
+    spec, task = session.spec, session.task(name)
     return combined_digest(
         {
             "plan": session.plan(task).identity,
@@ -296,7 +295,3 @@ def _stream_settings(session: Session, name: str) -> str:
             "trainer": deciding_arguments(spec.trainer),
         }
     )
-
-
-def _task(session: Session, name: str) -> TaskSpec:
-    return next(task for task in session.spec.tasks if task.name == name)

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.engine.session import ProcessSettings, Session, other_seeds, settings_that_differ
+from continual_petl.engine.changed_settings import other_seeds, settings_that_differ
+from continual_petl.engine.session import ProcessSettings, Session
 from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
