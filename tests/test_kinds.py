@@ -188,7 +188,7 @@ def test_metrics_and_figures_of_an_installed_package_are_found(tmp_path: Path) -
     )
     program = """
 from continual_petl.heads.metric_code import load_metric
-from continual_petl.heads.task_metrics import make_metrics
+from continual_petl.learner.metrics import make_metrics
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.streams.schema.stream_spec import TaskSpec
 task = TaskSpec(name="t", kind="causal-lm", data="x", metric="length_ratio")

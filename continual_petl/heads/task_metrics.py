@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassConfusionMatrix,
@@ -24,10 +24,8 @@ from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_code import FORM, function_of
-from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.trace_metrics import ChoiceMatch, EditSimilarity, Sari
 from continual_petl.kind import Kind
-from continual_petl.kind_registry import find_kind
 
 
 class OwnMetric(Metric):
@@ -232,42 +230,3 @@ def text_metrics(metric: str | None) -> dict[str, Metric]:
     if metric in _CHOSEN:
         scores[metric] = _CHOSEN[metric]()
     return scores
-
-
-def make_metrics(
-    kind: str,
-    labels: Sequence[str] | None,
-    metric: str | None = None,
-    code: str | None = None,
-    reading: TagReading | None = None,
-    *,
-    single_precision: bool = False,
-) -> MetricCollection:
-    """Return fresh metric objects for one split of one task.
-
-    Each is updated with predictions and targets: the result of `Head.predictions` and the labels. For a generative task,
-    they are the generated texts and the references, both lists of strings, together with ``sources=``, the source texts.
-
-    Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
-    torchmetrics is macro.
-
-    Args:
-        kind: name of the kind.
-        labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
-        metric: the metric that the task reports; added if it is one of `continual_petl.heads.metric_names.IF_CHOSEN`.
-        code: for a user-defined function, the digest of its module's file; None leaves its score out.
-        reading: how tags mark entities; without entities, there are no entity scores. None for banks learned before this was
-            known.
-        single_precision: see `TaskPlan.single_precision`.
-
-    Raises:
-        InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
-    """
-    task_kind = find_kind(kind)
-    scores: dict[str, Metric | MetricCollection] = task_kind.scores(
-        labels, metric, reading=reading, single_precision=single_precision
-    )
-    if metric is not None and code is not None:
-        scores["own"] = OwnMetric(task_kind, labels, metric, code)
-    # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
-    return MetricCollection(scores, compute_groups=False)

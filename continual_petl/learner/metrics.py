@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.heads.task_metrics import make_metrics
+from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.heads.task_metrics import OwnMetric
+from continual_petl.kind_registry import find_kind
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.rows import Texts
 
-if TYPE_CHECKING:
-    from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for predictions
+
+def make_metrics(
+    kind: str,
+    labels: Sequence[str] | None,
+    metric: str | None = None,
+    code: str | None = None,
+    reading: TagReading | None = None,
+    *,
+    single_precision: bool = False,
+) -> MetricCollection:
+    """Return fresh metric objects for one split of one task.
+
+    Each is updated with predictions and targets: the result of `Head.predictions` and the labels. For a generative task,
+    they are the generated texts and the references, both lists of strings, together with ``sources=``, the source texts.
+
+    Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
+    torchmetrics is macro.
+
+    Args:
+        kind: name of the kind.
+        labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
+        metric: the metric that the task reports; added if it is one of `continual_petl.heads.metric_names.IF_CHOSEN`.
+        code: for a user-defined function, the digest of its module's file; None leaves its score out.
+        reading: how tags mark entities; without entities, there are no entity scores. None for banks learned before this was
+            known.
+        single_precision: see `TaskPlan.single_precision`.
+
+    Raises:
+        InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
+    """
+    task_kind = find_kind(kind)
+    scores: dict[str, Metric | MetricCollection] = task_kind.scores(
+        labels, metric, reading=reading, single_precision=single_precision
+    )
+    if metric is not None and code is not None:
+        scores["own"] = OwnMetric(task_kind, labels, metric, code)
+    # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
+    return MetricCollection(scores, compute_groups=False)
 
 
 def metrics_of(plan: TaskPlan, *, own_metric: bool = True, alone: bool = False) -> MetricCollection:

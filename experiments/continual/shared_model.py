@@ -21,9 +21,8 @@ from continual_petl.backbones.backbone import Backbone, load_backbone, load_toke
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import DivergedError
 from continual_petl.heads.head import Head
-from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.learner.metrics import count
+from continual_petl.learner.metrics import count, make_metrics
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import TaskBank, head_of

@@ -17,7 +17,7 @@ from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import Interrupted
-from continual_petl.heads.task_metrics import make_metrics
+from continual_petl.learner.metrics import make_metrics
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream

@@ -14,9 +14,10 @@ from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
 from continual_petl.heads import metric_code
 from continual_petl.heads.metric_code import code_problem, function_of, load_metric
-from continual_petl.heads.task_metrics import OwnMetric, make_metrics
+from continual_petl.heads.task_metrics import OwnMetric
 from continual_petl.kind import IGNORED
 from continual_petl.kind_registry import find_kind
+from continual_petl.learner.metrics import make_metrics
 
 CODE = """
 from json import dumps

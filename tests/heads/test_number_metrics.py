@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.number_metrics import NumberMetrics, single_precision_metrics
-from continual_petl.heads.task_metrics import make_metrics
+from continual_petl.learner.metrics import make_metrics
 from tests.kinds import METRICS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

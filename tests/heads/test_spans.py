@@ -15,9 +15,10 @@ from torch import Tensor
 from torchmetrics.text import SQuAD
 
 from continual_petl.heads.spans import SpanHead, SpanScores, best_spans, compared, normalised
-from continual_petl.heads.task_metrics import OwnMetric, make_metrics
+from continual_petl.heads.task_metrics import OwnMetric
 from continual_petl.kind import IGNORED, NO_ANSWER
 from continual_petl.kind_registry import find_kind
+from continual_petl.learner.metrics import make_metrics
 
 
 # The official scripts (evaluate-v1.1.py, evaluate-v2.0.py), written down again from their description: normalise, compare.

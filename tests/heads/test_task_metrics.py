@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from continual_petl.heads.metric_names import ERROR_NAMES, IF_CHOSEN
-from continual_petl.heads.task_metrics import Rouge, make_metrics
+from continual_petl.heads.task_metrics import Rouge
+from continual_petl.learner.metrics import make_metrics
 from tests.kinds import GENERATIVE, METRICS
 
 ABC = ("a", "b", "c")

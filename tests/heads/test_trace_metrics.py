@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from continual_petl.heads.task_metrics import make_metrics
 from continual_petl.heads.trace_metrics import Sari
+from continual_petl.learner.metrics import make_metrics
 
 TEXTS = st.text("ab <>_:STRLI,.&", max_size=14)
 
