@@ -108,6 +108,8 @@ class _Encoded(io.RawIOBase):
 
     def _encoded(self, file: TextFile, end: str) -> Iterator[bytes]:
         for piece in file.pieces():
+            if "\0" in piece:  # pyarrow (26.0) then loses quotation marks between two blocks
+                raise ValueError(f"{file.place}: there is a NUL character")
             yield piece.encode()
         yield end.encode()
 
