@@ -107,10 +107,10 @@ class _Encoded(io.RawIOBase):
         self._pieces = self._encoded(file, end)
 
     def _encoded(self, file: TextFile, end: str) -> Iterator[bytes]:
-        for piece in file.pieces():
-            if "\0" in piece:  # pyarrow (26.0) then loses quotation marks between two blocks
-                raise ValueError(f"{file.place}: there is a NUL character")
-            yield piece.encode()
+        for block in file.blocks(newline=""):  # pyarrow (26.0) loses a line feed if a block ends before it, and
+            if "\0" in block or len(block) > _BYTES_AT_ONCE / 4:  # quotation marks if there is a NUL character
+                raise ValueError(f"{file.place}: there is a NUL character, or a long line")
+            yield block.encode()
         yield end.encode()
 
     def readable(self) -> bool:

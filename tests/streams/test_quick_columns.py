@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from continual_petl.errors import InputError
 from continual_petl.streams.reader.quick_columns import quick_columns
 from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.text_file import TextFile
 from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.local_files import read_table
@@ -155,3 +156,19 @@ def test_a_file_with_a_nul_character_is_read_row_by_row(tmp_path: Path) -> None:
     path.write_bytes(b'text,label\n\0,"x\ny"\n')
     assert at_once(path, {"text", "label"}, ["text", "label"]) is None
     assert one_by_one(path, {"text", "label"})[0] == {"text": ["\0"], "label": ["x\ny"]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_line_ends_in_quoted_texts_are_kept_wherever_a_block_ends(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["a\r\nb", "\r", "\n", "\r\n\r\n", "c\r", "\nd"] * 20
+    file = io.StringIO()
+    csv.writer(file).writerows([("text", "label"), *((text, "x") for text in texts)])
+    path = tmp_path / "a.csv"
+    path.write_bytes(file.getvalue().encode())
+    pieces = TextFile.pieces
+    monkeypatch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
+    found = at_once(path, {"text"}, ["text", "label"])
+    assert found in ({"text": texts}, None)
+    assert (found is None) == (size < 7)  # a row over more than two blocks is left to the other reader
