@@ -102,7 +102,7 @@ class Kind:
     auto_class: str | None = None
     """The class of transformers with this kind of head; None if there is none, so that tasks are not exported."""
     formats: tuple[str, ...] = ("merged", "peft", "adapters")
-    """The formats of exports that can hold a task, if there is such a class; see `continual_petl.export.format_names`."""
+    """The formats of exports that can hold a task, if there is such a class; see `continual_petl.exchange.formats`."""
     problem_type: str | None = None
     """``problem_type`` in that class's configuration."""
     peft_type: str | None = None

@@ -17,8 +17,7 @@ from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
-from continual_petl.export.bank_formats import refused_by_bank
-from continual_petl.export.format_names import FORMATS, in_words
+from continual_petl.exchange.formats import FORMATS, in_words, refused_by_bank
 from continual_petl.kind_registry import kind_of
 from continual_petl.store.files.atomic import explain_refusals, write_file
 from continual_petl.streams.reader.records import reader_of

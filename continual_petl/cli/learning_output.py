@@ -28,7 +28,7 @@ from continual_petl.engine.learn import LearnOptions, learn_tasks
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import printable, quoted
-from continual_petl.export.format_names import in_words
+from continual_petl.exchange.formats import in_words
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.report.whole_table import WholeTable

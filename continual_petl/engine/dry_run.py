@@ -26,7 +26,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.task.state_cache import decide_state_cache
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
-from continual_petl.export.formats import announced
+from continual_petl.exchange.expressible import announced
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.streams.encoding.tokenise import TokenisedRows

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.reevaluate import Reevaluation
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
-    from continual_petl.export.task_model import TaskModel
+    from continual_petl.exchange.task_model import TaskModel
     from continual_petl.heads.predictions import Prediction
     from continual_petl.hub.push import Pushed
     from continual_petl.learner import ContinualLearner
@@ -570,7 +570,7 @@ class Run:
             run.export("agnews", "merged", "exported/agnews")
             transformers.pipeline("text-classification", model="exported/agnews")("some text")
         """
-        from continual_petl.export.write import check_request, export_task
+        from continual_petl.exchange.export_task import check_request, export_task
 
         self.check_learned(task)
         check_request(self.store, format, folder)  # before the session imports torch
@@ -631,6 +631,6 @@ class Run:
             run.model("agnews")(**tokenizer(["some text"], return_tensors="pt")).softmax(-1)
         """
         self.check_learned(task)
-        from continual_petl.export.task_model import TaskModel
+        from continual_petl.exchange.task_model import TaskModel
 
         return TaskModel(self.session.models.held(task))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from continual_petl.errors import counted, quoted
-from continual_petl.export.model_card import base_model, new_card
+from continual_petl.exchange.model_card import base_model, new_card
 from continual_petl.hub.address import Address
 from continual_petl.kind_registry import kind_of
 from continual_petl.report.formatting import mark_of, number

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError, StoreError, counted
-from continual_petl.export.model_card import HERE, base_model, updated_card
+from continual_petl.exchange.model_card import HERE, base_model, updated_card
 from continual_petl.hub.address import Address, check_repo
 from continual_petl.hub.card import run_card
 from continual_petl.hub.errors import explained, offline

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from continual_petl.banks.config.presets import in_words
 from continual_petl.errors import counted, known_names, printable
-from continual_petl.export.format_names import in_words as formats_in_words
+from continual_petl.exchange.formats import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.kind_registry import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of

@@ -23,7 +23,7 @@ from continual_petl.banks.config.presets import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.merge import merged
-from continual_petl.export.bank_formats import refused_by_bank
+from continual_petl.exchange.formats import refused_by_bank
 from tests.house import ROOT
 from tests.streams_in_code import stream, task
 

@@ -13,7 +13,7 @@ import pytest
 
 from continual_petl.banks.config.presets import RECIPES
 from continual_petl.cli.main import main
-from continual_petl.export.bank_formats import refused_by_bank
+from continual_petl.exchange.formats import refused_by_bank
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.cli.light import LightProcesses
 from tests.streams_in_code import classification_rows, row_of_kind

@@ -16,13 +16,12 @@ from torch import nn
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
-from continual_petl.export.head_file import HEAD
-from continual_petl.imports.adapter_folder import CONFIG
-from continual_petl.imports.adapterhub import read_folder as hub_files
-from continual_petl.imports.head import resolve_labels
-from continual_petl.imports.peft import read_folder as peft_files
-from continual_petl.imports.translate import read_adapter, translate
+from continual_petl.exchange.adapter_files import CONFIG, HEAD
+from continual_petl.exchange.adapter_head import resolve_labels
+from continual_petl.exchange.adapterhub import read_folder as hub_files
+from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
+from continual_petl.exchange.peft import read_folder as peft_files
+from continual_petl.exchange.translate import read_adapter, translate
 from tests.fuzz.adapter_claims import odd_config, odd_tensors
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target

@@ -6,7 +6,7 @@ import json
 from pathlib import PurePosixPath
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.export.model_card import BEGIN, END, new_card, updated_card
+from continual_petl.exchange.model_card import BEGIN, END, new_card, updated_card
 from continual_petl.hub.address import Address
 from continual_petl.hub.uploaded_files import MAX_BYTES, check_listed, limit_of
 from tests.fuzz.dictionary import json_tokens

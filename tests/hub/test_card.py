@@ -11,7 +11,7 @@ import transformers
 from huggingface_hub import ModelCard
 
 from continual_petl import InputError, Run
-from continual_petl.export.model_card import BEGIN, END, base_model, new_card, updated_card
+from continual_petl.exchange.model_card import BEGIN, END, base_model, new_card, updated_card
 from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
 

@@ -19,7 +19,7 @@ from continual_petl.engine.scoring.result_row import Row, measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import ForgettingError
-from continual_petl.export.formats import announced
+from continual_petl.exchange.expressible import announced
 from continual_petl.router.totals import keep_totals
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import TaskCheck

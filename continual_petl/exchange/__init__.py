@@ -1,0 +1,1 @@
+"""Exchanges banks with other libraries: one bank to `transformers`, `peft` or `adapters`, and their adapters to banks."""

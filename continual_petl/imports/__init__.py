@@ -1,1 +1,0 @@
-"""Turns adapters that other libraries wrote into banks."""

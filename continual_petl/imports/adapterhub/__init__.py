@@ -1,1 +1,0 @@
-"""Reads an adapter of `adapters`, the library of AdapterHub, as a bank."""

@@ -1,1 +1,0 @@
-"""Reads an adapter of `peft` as a bank."""
