@@ -77,6 +77,16 @@ INSIDE = {
         {"sharded"},
         {"signals"},
     ),
+    "exchange": (
+        {"export_task", "import_adapter", "task_model"},
+        {"expressible"},
+        {"merged", "peft", "adapterhub"},
+        {"imported"},
+        {"readme", "check_readme"},
+        {"readme_code", "compare", "adapter_files"},
+        {"classes", "model_card", "subject", "pickled"},
+        {"formats"},
+    ),
     "store": (
         {"commit", "inspect", "model_cache", "open_run", "signature"},
         {"verify", "forget"},

@@ -20,12 +20,9 @@ from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import NO_CURVE, certifying_probe, commit_bank, scored
 from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapter_head import resolve_labels
-from continual_petl.exchange.base_model import check_base
-from continual_petl.exchange.draft import put
-from continual_petl.exchange.imported import Imported, check_imported
+from continual_petl.exchange.import_adapter import check_base, read_adapter, translate
+from continual_petl.exchange.imported import Imported, check_imported, put, resolve_labels
 from continual_petl.exchange.subject import Subject, tokenizer_of
-from continual_petl.exchange.translate import read_adapter, translate
 from continual_petl.heads.linear import LinearHead
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind_registry import kind_of

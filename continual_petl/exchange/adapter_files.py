@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, StoreError
+from continual_petl.exchange.pickled import read_pickled
 from continual_petl.exchange.subject import Subject
+from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import kind_of
 from continual_petl.store.certificate.tensor_file import read_tensors
 from continual_petl.store.certificate.values import as_tensors
@@ -26,6 +30,16 @@ CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 2**20
 MAX_TENSOR_BYTES = 4 * 2**30
 MAX_TENSORS = 50_000
+Text = Annotated[str, Field(max_length=1000)]
+_Options = TypeVar("_Options", bound=StrictModel)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The content of an adapter's files: its configuration, and tensors by their paths in the other library's model."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,60 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return keys
 
 
+def refused_option(key: str, value: object, why: str) -> InputError:
+    """Return the error for an option of an adapter that a bank cannot express."""
+    return InputError(f"adapter_config.json: key {key[:200]}: got {repr(value)[:200]}, but {why}.")
+
+
+def read_options(
+    cls: type[_Options],
+    content: Mapping[str, Any],
+    passive: Collection[str],
+    refused: Callable[[str, Any, str], InputError],
+    *,
+    off: Sequence[Any],
+    what: str = "the adapter",
+) -> _Options:
+    """Return the options that matter; the others must be off, so that nothing that changes what is computed is ignored.
+
+    Args:
+        cls: the options that matter.
+        content: all options.
+        passive: options without effect.
+        refused: returns the error for a key, its value and the reason.
+        off: what an unknown option may be besides None and False.
+        what: what they are options of.
+
+    Raises:
+        InputError: if a value is not allowed, or an unknown option is on.
+    """
+    known = cls.model_fields
+    for key, value in content.items():
+        if key not in known and key not in passive and value is not None and value is not False and value not in off:
+            raise refused(key, value, f"it changes what {what} computes, or is unknown")
+    try:
+        return cls.model_validate({key: value for key, value in content.items() if key in known})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where, why = ".".join(map(str, first["loc"])) or "config", first["msg"].replace("Input should", "it should")
+        raise refused(where, first.get("input"), f"{why}; the file is damaged, or a bank has no such option") from error
+
+
+def read_tensor_file(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the tensors in a file, in float32; one of torch.save is read without executing anything.
+
+    Args:
+        path: the file.
+        digests: the SHA-256 of every file.
+
+    Raises:
+        InputError: if it is too large or damaged, or contains a tensor that no adapter has.
+    """
+    if path.suffix == ".safetensors":
+        return read_safetensors(path, digests[path.name])
+    return whole(path, read_pickled(path, read_whole(path, MAX_TENSOR_BYTES)))
+
+
 def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
     """Return the tensors in a file, in float32.
 
@@ -157,6 +225,11 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 HEAD = "head.safetensors"
 """Its tensors are weight (outputs, width) and bias (outputs,); README.md of the export says how they are applied."""
+
+
+def save_head(subject: Subject, head: LinearHead, folder: Path) -> None:
+    """Write a head that no class of the other library supports to a file of its own."""
+    save_tensors(dict(head.output.named_parameters()), folder / HEAD, head_notes(subject))
 
 
 def head_notes(subject: Subject) -> dict[str, str]:

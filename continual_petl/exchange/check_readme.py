@@ -19,8 +19,7 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone_files import source_of
 from continual_petl.errors import ExportError
-from continual_petl.exchange.compare import TOLERANCE
-from continual_petl.exchange.hard_rows import NUM_GENERATED, encoded, expected_of, flat, rows_of
+from continual_petl.exchange.compare import NUM_GENERATED, TOLERANCE, encoded, expected_of, flat, rows_of
 from continual_petl.exchange.model_card import HERE
 from continual_petl.exchange.readme_code import Code
 from continual_petl.exchange.subject import Subject

@@ -42,10 +42,10 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     target, chosen = check_request(models.store, format, folder), cast(Format, format)
     from safetensors import SafetensorError
 
-    from continual_petl.exchange.adapterhub.write_adapter import write_adapters
+    from continual_petl.exchange.adapterhub.adapter import write_adapters
     from continual_petl.exchange.expressible import check_format
     from continual_petl.exchange.merged import write_checkpoint
-    from continual_petl.exchange.peft.write_adapter import write_peft
+    from continual_petl.exchange.peft.adapter import write_peft
     from continual_petl.exchange.subject import find_subject
 
     subject = find_subject(models, task)

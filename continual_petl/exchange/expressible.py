@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapterhub.adapter import adapterhub_adapter
-from continual_petl.exchange.adapterhub.lowrank import depends_on_signs
+from continual_petl.exchange.adapterhub.methods import depends_on_signs
 from continual_petl.exchange.formats import FORMATS, ONLY_IF, CannotExpressError, Format, refused_by_bank
 from continual_petl.exchange.merged import check_merged
-from continual_petl.exchange.peft.write_adapter import peft_adapter
+from continual_petl.exchange.peft.adapter import peft_adapter
 from continual_petl.exchange.subject import Subject, tokenizer_of, why_not_at_all
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import build_bank

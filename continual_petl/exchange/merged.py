@@ -14,9 +14,8 @@ from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
 from continual_petl.exchange.check_readme import OnDevice, check_written
 from continual_petl.exchange.classes import Place, auto_class, configured, find_place, with_head
-from continual_petl.exchange.compare import Compute, check_outputs
+from continual_petl.exchange.compare import Compute, check_outputs, ends_every_text
 from continual_petl.exchange.formats import CannotExpressError, check_bank
-from continual_petl.exchange.hard_rows import ends_every_text
 from continual_petl.exchange.model_card import HERE
 from continual_petl.exchange.readme import checkpoint_card
 from continual_petl.exchange.readme_code import Loading, code_of, generation_settings

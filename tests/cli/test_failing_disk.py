@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors import SafetensorError
 
 from continual_petl import Run
-from continual_petl.exchange.peft import write_adapter
+from continual_petl.exchange.peft import adapter as write_adapter
 from tests.cli.bench import Bench
 from tests.cli.failing_calls import ERRORS, FailingCalls, tree_of
 

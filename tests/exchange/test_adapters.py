@@ -14,9 +14,9 @@ import torch
 
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
-from continual_petl.exchange.adapterhub import bottleneck as bottleneck_file
-from continual_petl.exchange.adapterhub.write_adapter import write_adapters
-from continual_petl.exchange.hard_rows import expected_of, flat, rows_of
+from continual_petl.exchange.adapterhub import methods as bottleneck_file
+from continual_petl.exchange.adapterhub.adapter import write_adapters
+from continual_petl.exchange.compare import expected_of, flat, rows_of
 from tests.exchange.readme import code_in, with_rows
 from tests.exchange.subjects import Folder, subject_of
 from tests.usual import walk

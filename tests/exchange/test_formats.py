@@ -16,11 +16,11 @@ from continual_petl.banks.config.presets import PRESETS
 from continual_petl.cli.main import main
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
-from continual_petl.exchange.adapterhub.write_adapter import write_adapters
+from continual_petl.exchange.adapterhub.adapter import write_adapters
 from continual_petl.exchange.expressible import announced, check_format
 from continual_petl.exchange.formats import FORMATS, ONLY_IF, CannotExpressError, in_words, refused_by_bank
 from continual_petl.exchange.merged import write_checkpoint
-from continual_petl.exchange.peft.write_adapter import write_peft
+from continual_petl.exchange.peft.adapter import write_peft
 from continual_petl.kind_registry import find_kind
 from continual_petl.store.store import Store
 from tests.exchange.subjects import Folder, subject_of

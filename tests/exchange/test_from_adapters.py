@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapterhub.write_adapter import write_adapters
+from continual_petl.exchange.adapterhub.adapter import write_adapters
 from tests.exchange.subjects import Folder, subject_of
 from tests.exchange.test_adapters import CASES, HOULSBY
 from tests.exchange.test_round_trip import imported, same

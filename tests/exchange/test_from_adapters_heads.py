@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from continual_petl.errors import InputError
+from continual_petl.exchange.adapterhub.adapter import write_adapters
 from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
-from continual_petl.exchange.adapterhub.write_adapter import write_adapters
 from tests.exchange.subjects import Folder, subject_of
 from tests.exchange.test_adapters import HEADS
 from tests.exchange.test_round_trip import imported, same

@@ -272,7 +272,7 @@ def test_labels_are_needed_to_score_rows(learned: tuple[Path, Path, Path], run_f
 def test_bank_that_computes_something_else_is_refused(
     learned: tuple[Path, Path, Path], run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from continual_petl.exchange.peft import read_lowrank as lowrank
+    from continual_petl.exchange.peft import lowrank
 
     monkeypatch.setattr(lowrank, "factor", lambda config, name, rank: 3.5)
     with pytest.raises(InputError, match="would not compute what LORA computes in the library that wrote it"):

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from continual_petl import InputError
+from continual_petl.exchange.compare import expected_of
 from continual_petl.exchange.expressible import check_format, why_not
 from continual_petl.exchange.formats import Format
-from continual_petl.exchange.hard_rows import expected_of
 from continual_petl.exchange.merged import write_checkpoint
 from tests.exchange.subjects import Folder, subject_of
 

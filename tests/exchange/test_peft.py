@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from continual_petl.exchange.hard_rows import rows_of
-from continual_petl.exchange.peft.write_adapter import write_peft
+from continual_petl.exchange.compare import rows_of
+from continual_petl.exchange.peft.adapter import write_peft
 from continual_petl.exchange.subject import Subject
 from continual_petl.learner.task_bank import shifted_right
 from tests.exchange.readme import run_readme

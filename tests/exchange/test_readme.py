@@ -17,7 +17,7 @@ from continual_petl import InputError, Run, learn
 from continual_petl.errors import ExportError
 from continual_petl.exchange import merged
 from continual_petl.exchange.classes import configured
-from continual_petl.exchange.hard_rows import rows_of
+from continual_petl.exchange.compare import rows_of
 from continual_petl.exchange.subject import find_subject
 from tests.engine.test_row_options import choice
 from tests.exchange.readme import run_readme

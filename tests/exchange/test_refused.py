@@ -19,8 +19,8 @@ from continual_petl.exchange import merged
 from continual_petl.exchange.classes import with_head
 from continual_petl.exchange.compare import Compute, check_outputs
 from continual_petl.exchange.merged import write_checkpoint
-from continual_petl.exchange.peft.adapter import Names
-from continual_petl.exchange.peft.write_adapter import write_peft
+from continual_petl.exchange.peft.adapter import write_peft
+from continual_petl.exchange.peft.names import Names
 from continual_petl.store.verify.replay import replay
 from tests.exchange.subjects import Folder, subject_of
 from tests.small import small

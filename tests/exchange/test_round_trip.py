@@ -10,11 +10,10 @@ import torch
 
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import tensor_digests
-from continual_petl.exchange.adapter_head import resolve_labels
-from continual_petl.exchange.imported import check_imported
-from continual_petl.exchange.peft.write_adapter import write_peft
+from continual_petl.exchange.import_adapter import read_adapter, translate
+from continual_petl.exchange.imported import check_imported, resolve_labels
+from continual_petl.exchange.peft.adapter import write_peft
 from continual_petl.exchange.subject import Subject
-from continual_petl.exchange.translate import read_adapter, translate
 from continual_petl.heads.linear import LinearHead
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.verify.replay import replay

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from continual_petl.exchange.peft.write_adapter import write_peft
+from continual_petl.exchange.peft.adapter import write_peft
 from tests.exchange.subjects import Folder, answers_of, inputs_of, masked, subject_of
 from tests.small import small
 

@@ -17,11 +17,11 @@ from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapter_files import CONFIG, HEAD
-from continual_petl.exchange.adapter_head import resolve_labels
-from continual_petl.exchange.adapterhub import read_folder as hub_files
+from continual_petl.exchange.adapterhub import adapter as hub_files
 from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
-from continual_petl.exchange.peft import read_folder as peft_files
-from continual_petl.exchange.translate import read_adapter, translate
+from continual_petl.exchange.import_adapter import read_adapter, translate
+from continual_petl.exchange.imported import resolve_labels
+from continual_petl.exchange.peft import adapter as peft_files
 from tests.fuzz.adapter_claims import odd_config, odd_tensors
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target

@@ -1,1 +1,1 @@
-"""Writes a bank as an adapter of `adapters`, the library of AdapterHub."""
+"""Adapters of `adapters`, the library of AdapterHub."""

@@ -1,1 +1,1 @@
-"""Writes a bank as an adapter of `peft`."""
+"""Adapters of `peft`."""

@@ -1,115 +1,327 @@
-"""The parts of a `peft` adapter, and the names of modules in it.
+"""Adapters of `peft` 0.21: a bank as one that peft loads onto the plain backbone, and one as a bank; peft is not needed.
 
-peft stores a tensor under the path of its module in the model that it wraps, and matches modules by the end of their paths.
+A written head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the
+adapter is for the base model, and the head is a separate file; README.md shows how to apply it.
+
+Whatever is written or read is compared with what peft computes with the files, restated in
+`continual_petl.exchange.peft.reimplemented`, which reads the tensors as they are, so it detects mistakes in the translation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.forms.base import Placement
-from continual_petl.banks.forms.projection import part_of
-from continual_petl.exchange.classes import auto_class, find_place
-from continual_petl.exchange.formats import CannotExpressError
+from continual_petl.errors import InputError, known_names
+from continual_petl.exchange.adapter_files import (
+    CONFIG,
+    HEAD,
+    Adapter,
+    AdapterFiles,
+    digests_of,
+    head_notes,
+    read_config,
+    read_metadata,
+    read_tensor_file,
+    save_head,
+    save_tensors,
+)
+from continual_petl.exchange.check_readme import OnDevice, check_written
+from continual_petl.exchange.compare import Compute, check_outputs
+from continual_petl.exchange.formats import check_bank
+from continual_petl.exchange.imported import Draft, Imported, ImportedHead, find_head, kind_of_adapter
+from continual_petl.exchange.model_card import HERE, base_model
+from continual_petl.exchange.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
+from continual_petl.exchange.peft.lowrank import low_rank, read_low_rank
+from continual_petl.exchange.peft.names import INSIDE, START, TABLE, Names, find_names, split_tensors
+from continual_petl.exchange.peft.reimplemented import computed, reimplemented
+from continual_petl.exchange.peft.vectors import factors, norm_copies, norms, read_factors, with_norms
+from continual_petl.exchange.peft.virtual import prefix, prompt, read_prefix, read_prompt, table_of
+from continual_petl.exchange.readme import peft_card
+from continual_petl.exchange.readme_code import Loading, code_of
 from continual_petl.exchange.subject import Subject
+from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.store.files.atomic import json_bytes
+
+TENSORS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+_BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
+    frozenset({"lowrank"}): low_rank,
+    frozenset({"decomposed"}): low_rank,
+    frozenset({"lowrank", "decomposed"}): low_rank,
+    frozenset({"rescale"}): factors,
+    frozenset({"prompt"}): prompt,
+    frozenset({"attention"}): prefix,
+}
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """The content of an adapter's files: its configuration, and tensors by their paths in the model that peft wraps."""
-
-    config: dict[str, Any]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Names:
-    """The `transformers` model that peft wraps, and the names of its modules."""
-
-    auto: str
-    """The class that loads the model."""
-    task_type: str | None
-    """peft's name for the model's type of task."""
-    head: str | None
-    """The name of its head, if the adapter contains the head."""
-    prefix: str
-    """The prefix of the base model's modules in this model, such as ``bert.``."""
-    base: str
-    """The prefix of the base model's modules in the backbone."""
-    modules: Collection[str]
-    """The names of all its modules."""
-
-    def of(self, path: str) -> str:
-        """Return a module's name in the wrapped model, given its path in the backbone."""
-        return self.prefix + path.removeprefix(self.base)
-
-    def path(self, name: str) -> str:
-        """Return a module's path in the backbone, given its name in the wrapped model: the inverse of `of`."""
-        return self.base + name.removeprefix(self.prefix)
-
-    def matched(self, ends: Iterable[str]) -> set[str]:
-        """Return the modules that peft matches by these names, or ends of names."""
-        ends = list(ends)
-        return {name for name in self.modules if any(name == end or name.endswith(f".{end}") for end in ends)}
-
-    def shortest(self, names: Iterable[str]) -> list[str]:
-        """Return the last parts of the names if peft matches exactly these modules by them, otherwise the names."""
-        whole = set(names)
-        ends = sorted({name.rpartition(".")[2] for name in whole})
-        return ends if self.matched(ends) == whole else sorted(whole)
-
-
-def find_names(plan: TaskPlan, backbone: Backbone, *, headless: bool = False) -> Names:
-    """Return the model that the adapter of a task is loaded onto.
-
-    It is the language model for generative tasks; otherwise the class for the task's kind if its head computes the same as
-    the bank's; otherwise the base model, with the head in a separate file.
+def write_peft(subject: Subject, folder: Path) -> float:
+    """Write a task's adapter into a folder, read it back, and compare it with the bank.
 
     Args:
-        plan: the task.
-        backbone: its backbone.
-        headless: whether to return the base model in any case, except for generative tasks.
+        subject: the task.
+        folder: an empty folder.
+
+    Returns:
+        The largest difference found; see `check_outputs`.
+
+    Raises:
+        InputError: if peft has no such adapter.
+        ExportError: if the adapter read back from the files gives different outputs from the bank.
     """
-    model, base, head, task_type = backbone.model, backbone.sites.base, None, kind_of(plan).peft_type
-    if kind_of(plan).generates:
-        auto, prefix = auto_class(plan.kind), base
+    backbone, bank = subject.backbone, subject.bank
+    virtual = _is_virtual(subject)
+    names, adapter = peft_adapter(subject)
+    saved = dict(adapter.tensors)
+    config = {
+        "base_model_name_or_path": base_model(backbone.name) or backbone.name,
+        "revision": backbone.revision,
+        "task_type": names.task_type,
+        "inference_mode": True,
+        **adapter.config,
+    }
+    if isinstance(bank.head, LinearHead):
+        head = dict(bank.head.output.named_parameters())
+        if names.head is None:
+            save_head(subject, bank.head, folder)
+        else:
+            saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
+            config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
+    start = "" if virtual else START
+    notes = {} if names.head is None else head_notes(subject)
+    save_tensors({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / TENSORS, notes)
+    (folder / CONFIG).write_bytes(json_bytes(config))
+    code = code_of(subject, _loading(subject, names, config))
+    (folder / "README.md").write_text(peft_card(subject, code, config), encoding="utf-8")
+    model = reimplemented(subject, names, folder)
+    difference = check_outputs(subject, model)
+    check_written(subject, code, folder, OnDevice(model.output, backbone.model.device), generates=False)
+    return difference
+
+
+def _loading(subject: Subject, names: Names, config: Mapping[str, Any]) -> Loading:
+    """Return how the code in README.md loads an adapter."""
+    revision = "" if config["revision"] is None else f", revision={config['revision']!r}"
+    labels = "" if names.head is None else f", num_labels={subject.plan.num_outputs}"
+    prompt = config["peft_type"] == "PROMPT_TUNING"
+    return Loading(
+        modules=("from peft import PeftModel",),
+        auto=names.auto,
+        place=f'BASE, ADAPTER = {config["base_model_name_or_path"]!r}, "{HERE}"',
+        model=(
+            f"base = {names.auto}.from_pretrained(BASE{labels}{revision})",
+            "model = PeftModel.from_pretrained(base, ADAPTER).eval()",
+        ),
+        source=f"BASE{revision}",
+        generator="base",  # not every class of peft passes on its own settings
+        separate=names.head is None and not kind_of(subject.plan).generates,
+        one_by_one=prompt and kind_of(subject.plan).continues,
+        skipped=config["num_virtual_tokens"] if prompt and not subject.backbone.anatomy.is_encoder_decoder else 0,
+    )
+
+
+def _is_virtual(subject: Subject) -> bool:
+    return any(m.config.outside or m.config.in_heads for m in subject.plan.bank.modifications)
+
+
+def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
+    """Return the model that a task's adapter is loaded onto, and the adapter.
+
+    Raises:
+        CannotExpressError: if peft has no such adapter.
+    """
+    check_bank(subject.plan.name, subject.plan.bank, "peft")
+    names = find_names(subject.plan, subject.backbone, headless=_is_virtual(subject))
+    return names, _built(subject, names)
+
+
+def _built(subject: Subject, names: Names) -> Adapter:
+    spec = subject.plan.bank
+    forms = frozenset(m.form for m in spec.modifications)
+    own = spec.layernorms == "own"
+    if not forms and own:
+        return norms(subject, names)
+    adapter = _BUILT[forms](subject, names)
+    if own:
+        copies = norm_copies(subject, names)
+        adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
+        adapter.tensors.update(copies)
+    return adapter
+
+
+def read_peft_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of a `peft` adapter.
+
+    Raises:
+        InputError: if a file is missing, too large, damaged, or could execute code when it is read.
+    """
+    root = Path(folder)
+    config, tensors = root / CONFIG, root / TENSORS
+    if not config.is_file():
+        raise InputError(
+            f"folder: {root} has no {CONFIG}, so it is not a peft adapter. Give the folder that save_pretrained wrote."
+        )
+    if not tensors.is_file():
+        instead = (
+            f" It has {PICKLE}, which can execute code when it is read: if you trust it, load it with peft and save "
+            "it again (save_pretrained writes safetensors)."
+        )
+        raise InputError(
+            f"folder: {root} has no {TENSORS}.{instead if (root / PICKLE).exists() else ' It is incomplete.'}"
+        )
+    digests = digests_of(path for path in (config, tensors, root / HEAD) if path.is_file())
+    head = read_tensor_file(root / HEAD, digests) if HEAD in digests else {}
+    return AdapterFiles(
+        folder=root,
+        config=read_config(config),
+        tensors=read_tensor_file(tensors, digests),
+        head=head,
+        notes=read_metadata(root / HEAD if head else tensors),
+        digests=digests,
+    )
+
+
+def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
+    """Translate a peft adapter into a bank.
+
+    Args:
+        files: its files.
+        backbone: the backbone that it was trained on.
+        kind: the kind of the task; None takes it from the adapter.
+        pooling: how states are pooled before a head in a file of its own; None takes it from the file, or from the stream.
+
+    Raises:
+        InputError: if a bank cannot express it.
+    """
+    config = read_peft_config(files.config)
+    task_kind = kind_of_adapter(files, config.task_type, backbone, kind)
+    if config.peft_type in VIRTUAL:
+        table = table_of(files.tensors, config)
+        draft = (read_prefix if config.peft_type == "PREFIX_TUNING" else read_prompt)(config, table, backbone)
+        # Besides the table, peft saves the head of the class.
+        copies = {name.removeprefix("base_model."): t for name, t in files.tensors.items() if name != TABLE}
+        stored = {TABLE: table, **copies}
+        head = find_head(files, task_kind, copies, backbone, pooling)
+        if copies:
+            raise InputError(
+                f"adapter_model.safetensors: tensor {min(copies)[:200]!r} does not belong to peft_type "
+                f"{config.peft_type}; the file is damaged, or was written for another method."
+            )
+        if head.module is not None and head.pooling == "last" and config.peft_type != "PREFIX_TUNING":
+            raise InputError(
+                f"folder: after a prompt, the class of this adapter ({config.task_type}) reads the last position of a batch "
+                "even where that is padding, which no pooling of a bank does. Train the adapter on the base model "
+                "(FEATURE_EXTRACTION), with a linear head in head.safetensors."
+            )
+        return _imported(config, stored, backbone, draft, head, "", {})
+    _check_names(files.tensors)
+    changed, copies = split_tensors(files.tensors)
+    head = find_head(files, task_kind, copies, backbone, pooling)
+    prefix_of_base = _base(backbone, [*changed, *(name.rpartition(".")[0] for name in copies)])
+    _check_targets(config, changed, copies)
+    inside = backbone.sites.base
+    names = {inside + name.removeprefix(prefix_of_base): name for name in changed}
+    by_path = {path: changed[name] for path, name in names.items()}
+    norms = {inside + name.removeprefix(prefix_of_base): tensor for name, tensor in copies.items()}
+    model: nn.Module = backbone.model
+    translated: Draft | None = None
+    if config.peft_type == "LORA":
+        translated = read_low_rank(config, by_path, names, model, backbone.sites)
+    elif config.peft_type == "IA3":
+        translated = read_factors(config, by_path, names, model, backbone.sites)
     else:
-        auto, prefix, task_type, head = _headed(plan, backbone) if not headless else _HEADLESS
-    inside = [name for name, _ in model.base_model.named_modules() if name and not name.startswith("lm_head")]
-    # transformers adds a pooler to the base model even if the checkpoint has none.
-    pooler = backbone.anatomy.pooler
-    inside += [pooler, f"{pooler}.dense"] if pooler is not None else []
-    outside = "lm_head" if kind_of(plan).generates else head
-    modules = {prefix + name for name in inside} | ({outside} if outside is not None else set())
-    return Names(auto, task_type, head, prefix, base, modules)
+        norms |= {
+            f"{path}.{part.removeprefix(f'{INSIDE}.')}": t
+            for path, parts in by_path.items()
+            for part, t in parts.items()
+        }
+    if norms or translated is None:
+        translated = with_norms(translated, norms, model, backbone.sites)
+    return _imported(config, files.tensors, backbone, translated, head, prefix_of_base, changed)
 
 
-_HEADLESS: tuple[str, str, str | None, str | None] = ("AutoModel", "", "FEATURE_EXTRACTION", None)
+def _imported(
+    config: PeftConfig,
+    stored: dict[str, Tensor],
+    backbone: Backbone,
+    draft: Draft,
+    head: ImportedHead,
+    start: str,
+    changed: dict[str, dict[str, Tensor]],
+) -> Imported:
+    modules = {start + name for name, _ in backbone.model.base_model.named_modules() if name}
+    names = Names("", config.task_type, head.module, start, backbone.sites.base, modules)
+    known = config.model_dump()
+    inner = [name for name in changed if matches(config.feedforward_modules, name)]
+    # The targets were checked above; the comparison needs full names.
+    known |= {"target_modules": sorted(changed), "feedforward_modules": inner}
+    known["peft_type"] = "PROMPT_TUNING" if config.peft_type == "P_TUNING" else config.peft_type
+    method = "DoRA" if config.use_dora else config.peft_type
+    computes = partial(_computes, names=names, config=known, stored=stored)
+    return Imported(
+        draft, head, config.base_model_name_or_path, config.revision, "peft", method, dict(stored), computes
+    )
 
 
-def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, str | None]:
-    try:
-        place = find_place(plan, backbone)
-    except CannotExpressError:
-        return _HEADLESS
-    if place is None or not place.plain:
-        return _HEADLESS
-    auto = auto_class(plan.kind)
-    cls: Any = getattr(transformers, auto)._model_mapping[type(backbone.model.config)]
-    return auto, f"{cls.base_model_prefix}.", kind_of(plan).peft_type, place.out
+def _computes(
+    subject: Subject, *, head: dict[str, Tensor], names: Names, config: dict[str, Any], stored: dict[str, Tensor]
+) -> Compute:
+    """Return a function that computes what peft computes with the adapter."""
+    device = subject.backbone.model.device
+    placed = {name: tensor.to(device) for name, tensor in stored.items()}
+    return computed(subject, names, config, placed, {} if names.head is not None else head)
 
 
-def by_module(subject: Subject) -> dict[str, list[Placement]]:
-    """Return the changes to projections, keyed by module path."""
-    placements: dict[str, list[Placement]] = {}
-    for placement in subject.bank.placements():
-        placements.setdefault(part_of(subject.bank.sites, placement)[0], []).append(placement)
-    return placements
+def _check_names(tensors: dict[str, Tensor]) -> None:
+    """Raise `InputError` if a tensor's name does not start with peft's prefix."""
+    if unknown := next((name for name in tensors if not name.startswith(START)), None):
+        raise InputError(
+            f"adapter_model.safetensors: tensor {unknown[:200]!r} does not follow peft's naming ({START}...); the adapter "
+            "was written by another library."
+        )
+
+
+def _base(backbone: Backbone, names: list[str]) -> str:
+    """Return the prefix of the base model in the wrapped model, inferred from the modules that the adapter names.
+
+    Raises:
+        InputError: if a module is not in the backbone.
+    """
+    model = backbone.model.base_model
+    modules = {name for name, _ in model.named_modules() if name}
+    starts = ("", f"{model.base_model_prefix}.")
+    for start in starts:
+        if all(name.startswith(start) and name.removeprefix(start) in modules for name in names):
+            return start
+    unknown = [name for name in names if all(name.removeprefix(start) not in modules for start in starts)]
+    raise InputError(
+        f"adapter_model.safetensors: this backbone ({backbone.anatomy.family}) has no module {(unknown or names)[0][:200]!r} "
+        "in the place that the names suggest: the adapter belongs to another base model, or to another version of it."
+    )
+
+
+def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], copies: dict[str, Tensor]) -> None:
+    """Raise `InputError` if peft would not use all of these tensors."""
+    unused = [name for name in changed if not is_target(config, name)]
+    saved = {*(config.modules_to_save or ()), "classifier", "score"}
+    unused += [name for name in copies if not matches(saved, name.rpartition(".")[0])]
+    if unused:
+        raise InputError(
+            f"adapter_config.json: peft would not load the tensors of {known_names(unused, limit=3)}, which target_modules "
+            "(with exclude_modules and layers_to_transform) and modules_to_save leave out: the configuration and the weights "
+            "file do not belong together."
+        )
+    start = "lora_" if config.peft_type == "LORA" else "ia3_l" if config.peft_type == "IA3" else INSIDE
+    unknown = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]
+    if unknown or not (changed or copies):
+        raise InputError(
+            "adapter_model.safetensors: "
+            f"{f'tensor {unknown[0][:200]!r} does not belong' if unknown else 'no tensor belongs'} to peft_type "
+            f"{config.peft_type}; the file is damaged, or was written for another method."
+        )

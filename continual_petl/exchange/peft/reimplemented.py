@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +27,13 @@ from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import Parts, one_pass, reserved
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import ExportError
-from continual_petl.exchange.adapter_files import HEAD
-from continual_petl.exchange.peft.adapter import Names
+from continual_petl.exchange.adapter_files import CONFIG, HEAD
+from continual_petl.exchange.peft.config import by_pattern
+from continual_petl.exchange.peft.names import FACTOR, MAGNITUDE, TABLE, A, B, Names, split_tensors
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_bank import reading_inputs
 
-START = "base_model.model."
-_PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
 _Parts = Mapping[str, Tensor]
 
 
@@ -46,7 +44,7 @@ def reimplemented(subject: Subject, names: Names, folder: Path) -> Reimplemented
         ExportError: if the configuration names modules other than those with tensors.
     """
     device = str(subject.backbone.model.device)
-    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    config = json.loads((folder / CONFIG).read_text("utf-8"))
     head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
     return computed(subject, names, config, load_file(folder / "adapter_model.safetensors", device=device), head)
 
@@ -82,7 +80,7 @@ def computed(
     for part in ("weight", "bias") if names.head is not None else ():
         if f"{names.head}.{part}" in copies:
             head[part] = copies.pop(f"{names.head}.{part}")
-    substitutes = {names.path(name): tensor for name, tensor in copies.items() if name != "prompt_embeddings"}
+    substitutes = {names.path(name): tensor for name, tensor in copies.items() if name != TABLE}
     for name, parts in changed.items():
         substitutes |= {
             f"{names.path(name)}.{p.rpartition('.')[2]}": t for p, t in parts.items() if p.startswith("ln_")
@@ -94,7 +92,7 @@ def computed(
         config=config,
         changed=changed,
         substitutes=substitutes,
-        table=copies.get("prompt_embeddings"),
+        table=copies.get(TABLE),
         head=head,
     )
 
@@ -154,50 +152,31 @@ class Reimplemented:
             return one_pass(model, own, given, base=not kind_of(subject.plan).generates), skipped
 
 
-def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the tensors that change a module, by module and part, and those that replace a parameter, by name."""
-    changed: dict[str, dict[str, Tensor]] = {}
-    copies: dict[str, Tensor] = {}
-    for key, tensor in stored.items():
-        name = key.removeprefix(START)
-        if matched := _PARTS.fullmatch(name):
-            changed.setdefault(matched[1], {})[matched[2]] = tensor
-        else:
-            copies[name] = tensor
-    return changed, copies
-
-
 def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:
     """Return a context manager in which a module computes what peft's layer computes."""
-    if "ia3_l" in parts:
-        factors = parts["ia3_l"].flatten()
+    if FACTOR in parts:
+        factors = parts[FACTOR].flatten()
         if any(name.endswith(end) for end in config["feedforward_modules"]):
             return module.register_forward_pre_hook(lambda _, args: (args[0] * factors, *args[1:]))
         return module.register_forward_hook(lambda _, args, output: output * factors)
-    if "lora_A.weight" in parts:
-        rank, alpha = (_by_pattern(config, key, name) for key in ("rank", "alpha"))
+    if A in parts:
+        rank = by_pattern(config["rank_pattern"], name, config["r"])
+        alpha = by_pattern(config["alpha_pattern"], name, config["lora_alpha"])
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         return module.register_forward_hook(partial(_low_rank, parts, scale))
     return ExitStack()
 
 
 def _low_rank(parts: _Parts, scale: float, module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    down_RI, up_OR = parts["lora_A.weight"], parts["lora_B.weight"]
+    down_RI, up_OR = parts[A], parts[B]
     change = scale * (args[0] @ down_RI.mT @ up_OR.mT)
-    if "lora_magnitude_vector" not in parts:
+    if MAGNITUDE not in parts:
         return output + change
     weight_OI = rows_of(module.weight, module, None)
-    factor_O = parts["lora_magnitude_vector"] / torch.linalg.norm(weight_OI + scale * (up_OR @ down_RI), dim=1)
+    factor_O = parts[MAGNITUDE] / torch.linalg.norm(weight_OI + scale * (up_OR @ down_RI), dim=1)
     plain = output if module.bias is None else output - module.bias
     changed: Tensor = output + (factor_O - 1) * plain + factor_O * change
     return changed
-
-
-def _by_pattern(config: Mapping[str, Any], what: str, name: str) -> float:
-    """Return the rank or alpha of a module as in peft: the value of the first pattern that matches the end of its name."""
-    patterns = config[f"{what}_pattern"]
-    fitting: Callable[[str], Any] = lambda pattern: re.match(rf"(.*\.)?({pattern})$", name)  # noqa: E731
-    return float(next((patterns[p] for p in patterns if fitting(p)), config["r" if what == "rank" else "lora_alpha"]))
 
 
 def _add_virtual(subject: Subject, config: Mapping[str, Any], table: Tensor | None, given: dict[str, Any]) -> int:

@@ -1,19 +1,34 @@
-"""IA3 and LayerNorm tuning as `peft` 0.21 stores them.
+"""IA3 and LayerNorm tuning as `peft` 0.21 stores them: from a bank, and as parts of one.
 
 peft multiplies the outputs of a module, or the inputs if it is among ``feedforward_modules``; unchanged outputs of a fused
 module are multiplied by one. For a LayerNorm, it stores a full copy.
-
-Shape suffixes: I width of the input, O width of the output.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.forms.base import Site
+from continual_petl.banks.config.spec import BankSpec, Modification, select_layers
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
-from continual_petl.exchange.peft.adapter import Adapter, Names, by_module
+from continual_petl.errors import InputError
+from continual_petl.exchange.adapter_files import Adapter
+from continual_petl.exchange.imported import Draft, layer_range, put
+from continual_petl.exchange.peft.config import PeftConfig, matches
+from continual_petl.exchange.peft.names import (
+    FACTOR,
+    FACTORS,
+    INSIDE,
+    Names,
+    by_module,
+    check_known,
+    norms_of,
+    target_modules,
+)
 from continual_petl.exchange.subject import Subject
 
 
@@ -32,8 +47,8 @@ def factors(subject: Subject, names: Names) -> Adapter:
             assert isinstance(placement.delta, Rescale)
             columns = part_of(sites, placement)[1]
             vector[slice(None) if columns is None else columns] *= placement.delta.vector
-        tensors[f"{name}.ia3_l"] = vector.view(1, -1) if into else vector.view(-1, 1)
-    targets = {key.removesuffix(".ia3_l") for key in tensors}
+        tensors[f"{name}.{FACTOR}"] = vector.view(1, -1) if into else vector.view(-1, 1)
+    targets = {key.removesuffix(f".{FACTOR}") for key in tensors}
     ends = names.shortest(targets)
     config = {
         "peft_type": "IA3",
@@ -47,8 +62,8 @@ def factors(subject: Subject, names: Names) -> Adapter:
 
 def norms(subject: Subject, names: Names) -> Adapter:
     """Return the LayerNorms of a bank that has no modifications."""
-    copies = norm_copies(subject, names, ".ln_tuning_layers")
-    targets = {key.rpartition(".")[0].removesuffix(".ln_tuning_layers") for key in copies}
+    copies = norm_copies(subject, names, f".{INSIDE}")
+    targets = {key.rpartition(".")[0].removesuffix(f".{INSIDE}") for key in copies}
     return Adapter({"peft_type": "LN_TUNING", "target_modules": names.shortest(targets)}, copies)
 
 
@@ -67,3 +82,82 @@ def norm_copies(subject: Subject, names: Names, inside: str = "") -> dict[str, T
         for path in sorted({name.rpartition(".")[0] for name in own})
         for part, parameter in model.get_submodule(path).named_parameters()
     }
+
+
+@torch.no_grad()
+def read_factors(
+    config: PeftConfig, changed: dict[str, dict[str, Tensor]], names: dict[str, str], model: nn.Module, sites: Sites
+) -> Draft:
+    """Return the factors of an adapter; see `continual_petl.exchange.peft.lowrank.read_low_rank`.
+
+    Raises:
+        InputError: if a bank does not multiply the states of a module, or multiplies its inputs where the adapter
+            multiplies its outputs, or the other way round.
+    """
+    every = target_modules(sites, FACTORS)
+    check_known(
+        changed, {target.path for target in every}, "factors of keys, values and the inputs of the FFN's last layer"
+    )
+    vectors: dict[tuple[Site, str, int], Tensor] = {}
+    for target in every:
+        if target.path not in changed:
+            continue
+        parts, name = changed[target.path], names[target.path]
+        inner = matches(config.feedforward_modules, name)
+        width = sites.module_width(target.path)
+        size = width.into if inner else width.out
+        if parts.keys() != {FACTOR} or parts[FACTOR].shape != ((1, size) if inner else (size, 1)):
+            raise InputError(
+                f"adapter_model.safetensors: module {name!r} needs one vector {FACTOR} of {size} factors for this backbone; "
+                "the adapter belongs to another base model, or the file is damaged."
+            )
+        if inner != (target.site == "ffn_inner"):
+            side = "outputs" if inner else "inputs"
+            raise InputError(
+                f"adapter_config.json: key feedforward_modules: a bank multiplies the {side} of {name!r}, but this adapter "
+                f"multiplies its {'inputs' if inner else 'outputs'}."
+            )
+        vector = parts[FACTOR].flatten()
+        vector = vector if target.columns is None else vector[target.columns]
+        if target.columns is None or not bool((vector == 1).all()):
+            vectors[target.site, target.name, target.layer.number] = vector
+    rows = [
+        Modification(form="rescale", modifies=site, insertion="sequential", composition="multiply")
+        for site in FACTORS
+        if any(key[0] == site for key in vectors)
+    ]
+    spec = BankSpec(modifications=tuple(rows), layers=layer_range({key[2] for key in vectors}, sites.num_layers))
+
+    def fill(bank: Bank) -> None:
+        for placement in bank.placements():
+            assert isinstance(placement.delta, Rescale)
+            vector = vectors.get((placement.modification.modifies, placement.name, placement.layer.number))
+            if vector is not None:
+                put(placement.delta.vector, vector, FACTOR)
+
+    return Draft(spec, fill)
+
+
+def with_norms(draft: Draft | None, norms: dict[str, Tensor], model: nn.Module, sites: Sites) -> Draft:
+    """Return a draft with LayerNorms of its own, added to the given draft or as its only part.
+
+    Args:
+        draft: the other parts of the bank; None if there are none.
+        norms: parameters of LayerNorms, by their names in the backbone.
+        model: the backbone.
+        sites: its sites.
+
+    Raises:
+        InputError: if a parameter does not belong to a LayerNorm in the layers.
+    """
+    spec = BankSpec() if draft is None else draft.spec
+    owners = norms_of(sites)
+    parameters = dict(model.named_parameters())
+    check_known([name for name in norms if name not in parameters], (), "LayerNorms")
+    check_known({name.rpartition(".")[0] for name in norms}, owners, "its own copies of the LayerNorms")
+    numbers = {owners[name.rpartition(".")[0]] for name in norms}
+    if draft is not None:
+        numbers |= set(select_layers(spec.layers, sites.num_layers))
+    layers = layer_range(numbers, sites.num_layers)
+    own = BankSpec.model_validate({**spec.model_dump(), "layernorms": "own", "layers": layers})
+    return Draft(own, (lambda bank: None) if draft is None else draft.fill, norms)

@@ -11,16 +11,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
+from continual_petl.exchange.adapter_files import Text, read_options, refused_option
 
 METHODS = ("LORA", "IA3", "LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 VIRTUAL = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 
-_Text = Annotated[str, Field(max_length=1000)]
-_Texts = Annotated[tuple[_Text, ...], Field(max_length=10_000)]
+_Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
 _Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -28,12 +28,12 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 class PeftConfig(StrictModel):
     """The options of an adapter that matter here, with peft's defaults."""
 
-    peft_type: _Text
-    task_type: _Text | None = None
-    base_model_name_or_path: _Text | None = None
-    revision: _Text | None = None
-    target_modules: _Text | _Texts | None = None
-    exclude_modules: _Text | _Texts | None = None
+    peft_type: Text
+    task_type: Text | None = None
+    base_model_name_or_path: Text | None = None
+    revision: Text | None = None
+    target_modules: Text | _Texts | None = None
+    exclude_modules: Text | _Texts | None = None
     layers_to_transform: Annotated[int, Field(strict=True)] | tuple[int, ...] | None = None
     modules_to_save: _Texts | None = None
     r: _Size = 8
@@ -41,10 +41,10 @@ class PeftConfig(StrictModel):
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     use_rslora: bool = False
     use_dora: bool = False
-    rank_pattern: Annotated[dict[_Text, _Size], Field(max_length=10_000, default_factory=dict)]
-    alpha_pattern: Annotated[dict[_Text, _Number], Field(max_length=10_000, default_factory=dict)]
-    init_lora_weights: bool | _Text | None = True
-    feedforward_modules: _Text | _Texts | None = None
+    rank_pattern: Annotated[dict[Text, _Size], Field(max_length=10_000, default_factory=dict)]
+    alpha_pattern: Annotated[dict[Text, _Number], Field(max_length=10_000, default_factory=dict)]
+    init_lora_weights: bool | Text | None = True
+    feedforward_modules: Text | _Texts | None = None
     num_virtual_tokens: _Size | None = None
     num_transformer_submodules: Annotated[int, Field(ge=1, le=2)] | None = None
     num_layers: _Size | None = None
@@ -75,34 +75,20 @@ def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
     """
     kind = config.get("peft_type")
     if kind not in METHODS:
-        raise _refused("peft_type", kind, f"only these can be imported: {', '.join(METHODS)}")
-    fields = PeftConfig.model_fields
-    for key, value in config.items():
-        off = value is None or value is False or value in ("", "none") or value in ({}, [])
-        if key not in fields and key not in _WITHOUT_EFFECT and not off:
-            raise _refused(key, value, "it changes what the adapter computes, or is unknown")
-    try:
-        parsed = PeftConfig.model_validate({key: value for key, value in config.items() if key in fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))[:200]
-        raise InputError(f"adapter_config.json: key {where}: {first['msg']}; the file is damaged.") from error
+        raise refused_option("peft_type", kind, f"only these can be imported: {', '.join(METHODS)}")
+    parsed = read_options(PeftConfig, config, _WITHOUT_EFFECT, refused_option, off=("", "none", {}, []))
     if parsed.init_lora_weights not in _PLAIN_STARTS:
         why = "such an adapter needs a base model with modified weights; convert it with peft first"
-        raise _refused("init_lora_weights", parsed.init_lora_weights, why)
+        raise refused_option("init_lora_weights", parsed.init_lora_weights, why)
     for name in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(parsed, name):
             if not _LITERAL.fullmatch(pattern):
-                raise _refused(name, pattern, "only names of modules, or the ends of names, are supported")
+                raise refused_option(name, pattern, "only names of modules, or the ends of names, are supported")
     for name in ("target_modules", "exclude_modules"):
         value = getattr(parsed, name)
         if isinstance(value, str):
             _check_expression(name, value)
     return parsed
-
-
-def _refused(key: str, value: object, why: str) -> InputError:
-    return InputError(f"adapter_config.json: key {key[:200]}: got {repr(value)[:200]}, but {why}.")
 
 
 def _check_expression(key: str, text: str) -> None:
@@ -113,7 +99,7 @@ def _check_expression(key: str, text: str) -> None:
     except (re.error, RecursionError, OverflowError):
         harmless = False
     if not harmless or text == "all-linear":
-        raise _refused(
+        raise refused_option(
             key, text, "only short regular expressions without nested repetition are supported; give a list of names"
         )
 
@@ -145,16 +131,17 @@ def factor(config: PeftConfig, name: str, rank: int) -> float:
     Raises:
         InputError: if the configuration specifies another rank.
     """
-    expected = int(_by_pattern(config.rank_pattern, name, config.r))
+    expected = int(by_pattern(config.rank_pattern, name, config.r))
     if expected != rank:
         raise InputError(
             f"adapter_config.json: module {name!r} has rank {expected} according to r and rank_pattern, but its "
             f"tensors have rank {rank}; the two files do not belong together."
         )
-    alpha = _by_pattern(config.alpha_pattern, name, config.lora_alpha)
+    alpha = by_pattern(config.alpha_pattern, name, config.lora_alpha)
     return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
 
 
-def _by_pattern(patterns: Mapping[str, float], name: str, default: float) -> float:
+def by_pattern(patterns: Mapping[str, float], name: str, default: float) -> float:
+    """Return the rank or alpha of a module as in peft: the value of the first pattern that matches the end of its name."""
     values = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name))
     return next(values, default)
