@@ -21,19 +21,13 @@ from continual_petl.exchange.adapter_files import HEAD, AdapterFiles
 from continual_petl.exchange.classes import auto_class, plain_heads
 from continual_petl.exchange.compare import TOLERANCE, Compute, compare_outputs, encoded, rows_of
 from continual_petl.exchange.subject import Subject
-from continual_petl.kind_registry import find_kind, kind_names, kind_of
+from continual_petl.kind_registry import find_kind, kind_of, kinds
 from continual_petl.learner.plan import allowed_kinds
 from continual_petl.learner.respond import respond
 from continual_petl.learner.task_bank import backbone_inputs
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.sources.checks import show
 
-_KINDS: dict[str, tuple[str, ...]] = {
-    "SEQ_CLS": ("classification", "regression", "multilabel"),
-    "TOKEN_CLS": ("token-classification",),
-    "SEQ_2_SEQ_LM": ("seq2seq",),
-    "CAUSAL_LM": ("causal-lm",),
-}
 _POOLINGS: tuple[Pooling, ...] = ("first", "mean", "last", "pooler")
 
 
@@ -58,15 +52,16 @@ def kind_of_adapter(files: AdapterFiles, task_type: str | None, backbone: Backbo
     Raises:
         InputError: if it is unknown, or not possible for this adapter.
     """
-    allowed = _KINDS.get(task_type or "", kind_names())
-    possible = tuple(kind for kind in allowed_kinds(backbone) if kind in allowed)
-    named = asked or files.notes.get("kind") or (possible[0] if len(possible) == 1 or task_type in _KINDS else None)
+    of_type = [kind.name for kind in kinds() if task_type is not None and kind.peft_type == task_type]
+    possible = tuple(kind for kind in allowed_kinds(backbone) if not of_type or kind in of_type)
+    named = asked or files.notes.get("kind") or (possible[0] if possible and (len(possible) == 1 or of_type) else None)
     chosen = next((kind for kind in possible if kind == named), None)
     if chosen is None:
         said = f"got {named!r}" if named is not None else "the adapter does not say what it predicts"
         raise InputError(
             f"kind: {said}; allowed for this adapter (task_type {task_type}) on this backbone: "
-            f"{known_names(possible) or 'none'}. Give the kind of the task (--kind)."
+            f"{known_names(possible) if possible else 'none'}. "
+            + ("Give the kind of the task (--kind)." if possible else "Import it into a run on its own base model.")
         )
     return chosen
 

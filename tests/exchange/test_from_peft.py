@@ -150,6 +150,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"target_modules": "all-linear"}, "key target_modules: got 'all-linear'"),
     ({"target_modules": ["query"]}, "peft would not load the tensors of"),
     ({"modules_to_save": [], "target_modules": ["value"]}, "peft would not load the tensors of"),
+    (
+        {"task_type": "CAUSAL_LM"},
+        "(task_type CAUSAL_LM) on this backbone: none. Import it into a run on its own base model",
+    ),
     ({"peft_type": "IA3"}, "does not belong to peft_type IA3|no tensor belongs to peft_type IA3"),
 ]
 

@@ -29,7 +29,7 @@ from continual_petl.exchange.adapter_files import Text, read_options
 from continual_petl.exchange.compare import ends_every_text
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
-from continual_petl.kind_registry import kind_of
+from continual_petl.kind_registry import kind_of, kinds
 
 VERSION = "adapters.1.3.0"
 HEAD_CONFIG = "head_config.json"
@@ -172,9 +172,10 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
 
 
 def _notes(head: _Head, poolings: tuple[str, ...]) -> dict[str, str]:
-    kinds = {"multilabel_classification": "multilabel", "tagging": "token-classification"}
-    single = "regression" if head.num_labels == 1 else "classification"
-    notes = {"kind": kinds.get(head.head_type, single)}
+    possible = [kind for kind in kinds() if kind.adapters_head == head.head_type]
+    # A regression and a classification have the same type of head; one without labels has a single output.
+    kind = next((kind for kind in possible if kind.has_labels == (head.num_labels > 1)), possible[0])
+    notes = {"kind": kind.name}
     if poolings:
         notes["pooling"] = "pooler" if head.use_pooler else poolings[0]
     if head.label2id is not None:
