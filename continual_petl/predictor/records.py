@@ -311,7 +311,8 @@ def _part(value: Any, where: str, form: RowForm, name: str, *, in_table: bool, i
                 conversation(messages, form.system, ends="user")
         except ValueError as error:
             raise form.unusable(where, name, value, str(error)) from error
-        return value
+        # Without a task, a text could be taken for a row of any kind of task.
+        return messages if isinstance(value, str) and not form.asked else value
     if isinstance(value, date | time | timedelta):
         value = as_text(value)
     is_image = images and form.holds == "image" and not isinstance(value, str | None)

@@ -1,6 +1,7 @@
-"""Which forms of rows the tasks of a run take; the schema of a request and its checks both follow this.
+"""The forms of rows that a request may have, and which of them the tasks of a run take.
 
-A form is named by the keys of its object, such as ``("text", "text_pair")``; see `standard_columns`.
+A form is named by the keys of its object, such as ``("text", "text_pair")``; see `standard_columns`. The checks of a request,
+their messages and its schema all follow this.
 """
 
 from __future__ import annotations
@@ -16,28 +17,50 @@ from continual_petl.predictor.row_checks import accepts
 from continual_petl.store.certificate.certificate import ROUTER, Certificate
 
 Form = tuple[str, ...]
+TEXT: Form = ("text",)
+PAIR: Form = ("text", "text_pair")
 IMAGE: Form = ("image",)
 _MESSAGES = [{"role": "user", "content": "a"}]
-_SAMPLES: dict[Form, Row] = {
-    ("text",): "a",
-    ("text", "text_pair"): ("a", "b"),
-    ("tokens",): ["a"],
-    ("messages",): _MESSAGES,
-    ("source", "options"): ("a", ["b", "c"]),
-    ("messages", "options"): (_MESSAGES, ["b", "c"]),
-    IMAGE: {"bytes": b""},
+UNNAMED: dict[Form, tuple[str, Row]] = {
+    TEXT: ("a text", "a"),
+    PAIR: ("a pair of texts", ("a", "b")),
+    ("tokens",): ("a list of words", ["a"]),
+    IMAGE: ("an image", {"bytes": b""}),
+    ("messages",): ("a conversation", _MESSAGES),
+    ("source", "options"): ("a text with options", ("a", ["b", "c"])),
+    ("messages", "options"): ("a conversation with options", (_MESSAGES, ["b", "c"])),
 }
-"""A row of each form that rows without a task name may have; texts may belong to a task of any kind."""
+"""The forms of rows without a task name, in words, and a row of each; texts may belong to a task of any kind."""
+_KEYS = {
+    "image": "image, which holds the bytes of an image file in base64",
+    "messages": "messages (a text, or a list of {role, content})",
+    "options": "options (a list of texts)",
+}
+_BARE = {
+    (): "",
+    ("Text",): "a text, or ",
+    ("Pair",): "a list of two texts, or ",
+    ("Text", "Words"): "a list of words, a text with spaces between the words, or ",
+    ("Text", "Messages"): "a text, or ",
+}
 
 
-def is_pair(form: Form | None) -> bool:
-    """Return whether a row of this form is two texts."""
-    return form is not None and len(form) == 2 and form[1] != "options"
+def bare(form: Form, *, named: bool) -> tuple[str, ...]:
+    """Return what may stand for the object of a row: types of the schema, which are texts or lists.
+
+    Args:
+        form: the form of the row.
+        named: whether its task is named; otherwise, a text may be a row of any kind of task.
+    """
+    if form in (("tokens",), ("messages",)):
+        return ("Text", "Words" if form == ("tokens",) else "Messages") if named else ()
+    return () if form == IMAGE or form[-1] == "options" else ("Text",) if len(form) == 1 else ("Pair",)
 
 
-def pair_forms() -> tuple[Form, ...]:
-    """Return the forms of pairs that have keys of their own, which depend on the kind."""
-    return tuple(kind.columns[:2] for kind in kinds() if kind.always_pairs)
+def in_words(form: Form, *, named: bool) -> str:
+    """Return how a row of a form is written, for messages; see `bare`."""
+    keys = ["text or source"] if form == TEXT and not named else [_KEYS.get(key, key) for key in form]
+    return f"{_BARE[bare(form, named=named)]}an object with the key{'s' * (len(form) > 1)} {' and '.join(keys)}"
 
 
 @dataclass(frozen=True)
@@ -60,8 +83,8 @@ class AcceptedRows:
         except InputError:
             streams = False
         # A text would be read as the path of an image.
-        samples = {IMAGE: _SAMPLES[IMAGE]} if kind_of(certificate).reads_images else _SAMPLES
-        unnamed = {form for form, row in samples.items() if ROUTER in certificate.files and accepts(row, certificate)}
+        forms = [IMAGE] if kind_of(certificate).reads_images else UNNAMED
+        unnamed = {form for form in forms if ROUTER in certificate.files and accepts(UNNAMED[form][1], certificate)}
         return cls(frozenset({standard_columns(certificate)}), frozenset(unnamed), streams)
 
     @classmethod
@@ -74,14 +97,11 @@ class AcceptedRows:
             streams=any(rows.streams for rows in different),
         )
 
+    def objects(self) -> dict[Form, Form]:
+        """Return the forms of rows without a task name, taken or not, by the keys of the object that holds such a row."""
+        pairs = {kind.columns[:2] for kind in kinds() if kind.always_pairs} & self.named
+        return {form: form for form in UNNAMED} | {("source",): TEXT} | dict.fromkeys(sorted(pairs), PAIR)
 
-def form_of(row: Row) -> Form:
-    """Return the form of a row without a task name."""
-    if isinstance(row, tuple):
-        first, second = row
-        if not isinstance(second, list):
-            return ("text", "text_pair")
-        return ("source", "options") if isinstance(first, str) else ("messages", "options")
-    if isinstance(row, list):
-        return ("tokens",) if isinstance(row[0], str) else ("messages",)
-    return IMAGE if isinstance(row, dict) else ("text",)
+    def in_words(self) -> str:
+        """Return how a row without a task name is written, for messages."""
+        return "; or ".join(in_words(form, named=False) for form in UNNAMED if form in self.unnamed)

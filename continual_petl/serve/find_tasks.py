@@ -13,7 +13,7 @@ from continual_petl.predictor.states_below import chosen_states, kept_states
 from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.problems import Problem
-from continual_petl.serve.request_rows import IMAGE_FORM
+from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.store.model_cache import ModelCache
 
 _log = logging.getLogger("continual_petl.serve")
@@ -79,7 +79,7 @@ def find_tasks(
     if any(kind_of(certificate).reads_images for certificate in finder.certificates.values()):
         for row in own:
             if not isinstance(row, dict):  # a text would be read as a path on the server
-                raise InputError(f"row 1: each row must be {IMAGE_FORM}")
+                raise InputError(f"row 1: each row must be {in_words(IMAGE, named=False)}")
     kept = kept_states(models, finder, len(own))
     routes = finder.routes(own, finder.states(models, own, batch_rows, below=kept))
     return FoundTasks(routes=dict(zip(unnamed, routes, strict=True)), finder=finder, kept=kept)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -18,49 +19,20 @@ from pydantic import BaseModel, ConfigDict
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.predictor.generate import check_generates
-from continual_petl.predictor.records import Row, standard_columns
+from continual_petl.predictor.records import Row, RowForm, row_of, standard_columns
 from continual_petl.predictor.row_checks import check_request
-from continual_petl.serve.accepted_rows import IMAGE, AcceptedRows, Form, form_of, is_pair, pair_forms
+from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
-from continual_petl.streams.sources.row_options import options_fault
+from continual_petl.streams.stream_file.size_limits import half_character
 
-IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
-_FORMS: dict[Form, str] = {
-    ("text",): "a text, or an object with the key text",
-    ("text", "text_pair"): "a list of two texts, or an object with the keys text and text_pair",
-    ("source",): "a text, or an object with the key source",
-    ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
-    ("image",): IMAGE_FORM,
-    ("messages",): "a text, or an object with the key messages (a list of {role, content})",
-    ("source", "options"): "an object with the keys source and options (a list of texts)",
-    (
-        "messages",
-        "options",
-    ): "an object with the keys messages (a text or a list of {role, content}) and options (texts)",
-}
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only formats that browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
 """A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
-_UNNAMED = _FORMS | {
-    ("text",): "a text, or an object with the key text or source",
-    ("tokens",): "an object with the key tokens",
-    ("messages",): "an object with the key messages (a text, or a list of {role, content})",
-}
-"""Forms without a task name, where a text could be a row of any kind of task."""
-_SHORT: dict[Form, str] = {
-    ("text",): "a text",
-    ("text", "text_pair"): "a pair of texts",
-    ("tokens",): "a list of words",
-    ("messages",): "a conversation",
-    ("source", "options"): "a text with options",
-    ("messages", "options"): "a conversation with options",
-    IMAGE: "an image",
-}
 
 
 class PredictRequest(BaseModel):
@@ -163,26 +135,24 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
             409, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
         )
     _check_options(values, tasks, catalog, settings.max_rows)
-    rows = []
-    numbers: dict[str, list[int]] = {}
+    rows: list[Row] = []
     taken, most = catalog.taken(), settings.max_characters
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
-        form = None if task is None else standard_columns(catalog.certificate(task))
+        certificate = None if task is None else catalog.certificate(task)
         try:
-            rows.append(_read(value, form, number, taken, most))
+            rows.append(
+                _read(value, None if certificate is None else standard_columns(certificate), number, taken, most)
+            )
         except Problem as problem:
             if problem.status != 422 or not _is_valid(value, tasks, taken, most):
                 raise
             raise Problem(409, problem.code, problem.message, row=number) from problem
-        if task is not None:
-            numbers.setdefault(task, []).append(number - 1)
-    for task, own in numbers.items():
-        certificate = catalog.certificate(task)
-        for index in own:
-            try:
-                check_request(rows, [index], certificate)
-            except InputError as error:
-                raise Problem(409, "bad_row", str(error), row=index + 1) from error
+    for index, task in enumerate(tasks):
+        try:
+            if task is not None:
+                check_request(rows, [index], catalog.certificate(task))
+        except InputError as error:
+            raise Problem(409, "bad_row", str(error), row=index + 1) from error
     if request.stream:
         _check_stream(tasks, catalog, settings)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
@@ -234,100 +204,99 @@ def _is_valid(value: Any, tasks: Sequence[str | None], taken: AcceptedRows, most
     return False
 
 
-def _read(value: Any, names: Form | None, number: int, taken: AcceptedRows, most: int) -> Row:
+@dataclass(frozen=True, kw_only=True)
+class _JsonForm(RowForm):
+    """How a row of a request is read; its messages say what the row is in JSON."""
+
+    value: Any
+    """The row."""
+
+    def unusable(self, where: str, name: str, value: Any, why: str = "") -> InputError:
+        """Return the error for a part that is not of this form."""
+        words = value if self.holds == "tokens" and isinstance(value, list) else [value]
+        if name == "options":
+            what = f"options: {why}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from"
+            what = what if isinstance(value, list) else f"options: it is not a list of texts; {self.cells}"
+        elif all(isinstance(word, str) for word in words):
+            several = len(self.columns) > 1 or len(words) > 1
+            what = "one of its texts is empty; fill it" if several else "it is empty; every row needs a text"
+        elif why:
+            what = f"{why}; {self.cells}"
+        elif not isinstance(self.value, dict):
+            what = f"it is {in_json(self.value)}; {self.cells}"
+        else:
+            what = f"key {name!r} must hold {'a list of words' if self.holds == 'tokens' else 'a text'}; {self.cells}"
+        return InputError(f"{where}: {what}")
+
+
+def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most: int) -> Row:
     """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later.
 
     Args:
         value: the row in JSON.
-        names: the form of the rows of its task; None: the task has to be found.
+        form: the form of the rows of its task; None: the task has to be found.
         number: 1-based number of the row.
         taken: what the tasks of the run take.
         most: maximum number of characters.
     """
-    if names is None and not taken.unnamed:
+    if form is None and not taken.unnamed:
         raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
-    form = _in_words(names) if names else "; or ".join(words for key, words in _UNNAMED.items() if key in taken.unnamed)
-    if names is None and isinstance(value, dict) and tuple(value) == IMAGE and IMAGE not in taken.unnamed:
-        raise _not_taken(IMAGE, form, number)  # without decoding it
-    row = _row(value, names, form, number)
-    _check_texts(row, number, most)
-    if names is None and (row_form := form_of(row)) not in taken.unnamed:
-        raise _not_taken(row_form, form, number)
+    named = form is not None
+    must = f"each row must be {taken.in_words() if form is None else in_words(form, named=True)}"
+    columns = _columns(value, form, number, taken, must)
+    if form is None and (found := taken.objects()[columns]) not in taken.unnamed:
+        reason = "no task that can be found without a name accepts such rows: name the task; without it"
+        raise bad_row(number, f"it is {UNNAMED[found][0]}, and {reason}, {must}")
+    if columns == IMAGE:
+        return _image(value["image"], number)
+    record = (
+        value if isinstance(value, dict) else dict(zip(columns, [value] if len(columns) == 1 else value, strict=True))
+    )
+    is_text = named and isinstance(
+        record[columns[0]], str
+    )  # words and a conversation may be a text if the task is known
+    holds = columns[0] if columns[0] in ("tokens", "messages") and not is_text else "text"
+    reads = _JsonForm("a request", columns, holds, must, options=columns[-1] == "options", value=value)
+    try:
+        row = row_of(record, f"row {number}", reads, in_table=False)
+    except InputError as error:
+        raise Problem(422, "bad_row", str(error), row=number) from error
+    texts = list(_texts(row))
+    if (length := sum(map(len, texts))) > most:
+        what = f"{length:,} characters; at most {most:,} are allowed: shorten it"
+        raise bad_row(number, what, status=413, code="too_many_characters")
+    if (half := half_character("\n".join(texts))) is not None:
+        raise bad_row(number, f"it contains an unpaired surrogate ({half}), which is not a character")
     return row
 
 
-def _in_words(form: Form) -> str:
-    if form in _FORMS:
-        return _FORMS[form]
-    first, *second = form
-    return (
-        f"a list of two texts, or an object with the keys {first} and {second[0]}"
-        if second
-        else _FORMS["text",].replace("key text", f"key {first}")
-    )
-
-
-def _not_taken(row_form: Form, form: str, number: int) -> Problem:
-    return bad_row(
-        number,
-        f"it is {_SHORT[row_form]}, and no task that can be found without a name accepts such rows: name the task; without "
-        f"it, each row must be {form}",
-    )
-
-
-def _row(value: Any, names: Form | None, form: str, number: int) -> Row:
-    beside = isinstance(value, dict) and "options" in value
-    if names is not None and beside != (names[-1] == "options"):
-        raise bad_row(number, f"it has {'options' if beside else 'no options'}; each row must be {form}")
-    if not beside:
-        return _source(value, names, form, number)
-    source = {key: part for key, part in value.items() if key != "options"}
-    if tuple(source) not in (("source",), ("messages",)):
-        raise bad_row(number, f"it has the keys {', '.join(map(repr, sorted(value)))}; each row must be {form}")
-    if not isinstance(value["options"], list):
-        raise bad_row(number, f"options: it is not a list of texts; each row must be {form}")
-    if (fault := options_fault(value["options"], value["options"])) is not None:
-        raise bad_row(number, f"options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
-    return _source(source, None if names is None else names[:-1], form, number), value["options"]
-
-
-def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
-    """Return one row without its options."""
-    row_keys: tuple[str, ...] = ()
+def _columns(value: Any, form: Form | None, number: int, taken: AcceptedRows, must: str) -> Form:
+    """Return the keys that a row has, or those that a text or a list stands for."""
+    if form is not None and (form[-1] == "options") != (beside := isinstance(value, dict) and "options" in value):
+        raise bad_row(number, f"it has {'options' if beside else 'no options'}; {must}")
     if isinstance(value, dict):
-        known = (names,) if names is not None else (*_FORMS, *pair_forms())
-        row_keys = next((form for form in known if {*form} == {*value}), ())
-        if not row_keys:
-            keys = ", ".join(map(repr, sorted(value))) or "none"
-            raise bad_row(number, f"it has the keys {keys}; each row must be {form}")
-        value = [value[key] for key in row_keys] if len(row_keys) == 2 else value[row_keys[0]]
-        if row_keys == IMAGE:
-            return _image(value, number)
-        if row_keys in (("tokens",), ("messages",)):
-            if names is None and isinstance(value, str):
-                # As a text, it could be taken for a row of any other kind of task.
-                value = value.split() if row_keys == ("tokens",) else [{"role": "user", "content": value}]
-            names = row_keys
-        elif len(row_keys) == 1 and not isinstance(value, str):
-            raise bad_row(number, f"key {row_keys[0]!r} must hold a text; each row must be {form}")
-    elif names == IMAGE:
-        # A text would be read as a path on the server.
-        raise bad_row(number, f"each row must be {form}")
-    if names == ("messages",):
-        try:
-            messages_of(value)
-        except ValueError as error:
-            raise bad_row(number, f"{error}; each row must be {form}") from error
-        return value
-    if isinstance(value, list) and all(isinstance(text, str) for text in value):
-        if names == ("tokens",):
-            return value
-        if len(value) == 2 and (names is None or is_pair(names)):
-            first, second = value
-            return (first, second)
-    if not isinstance(value, str) or is_pair(names):
-        raise bad_row(number, f"it is {in_json(value)}; each row must be {form}")
-    return value
+        for columns in taken.objects() if form is None else (form,):
+            if {*columns} == {*value}:
+                return columns
+        raise bad_row(number, f"it has the keys {', '.join(map(repr, sorted(value))) or 'none'}; {must}")
+    ways = {"Text": TEXT, "Pair": PAIR} if form is None else dict.fromkeys(bare(form, named=True), form)
+    written = ["Text"] if isinstance(value, str) else ["Words", "Messages"] if isinstance(value, list) else []
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value):
+        written.append("Pair")
+    for way in written:
+        if way in ways:
+            return ways[way]
+    raise bad_row(number, f"it is {in_json(value)}; {must}")
+
+
+def _texts(row: Row) -> Iterator[str]:
+    """Yield all texts of a row."""
+    if isinstance(row, str):
+        yield row
+    elif any(isinstance(part, dict) for part in row):
+        yield from (message["content"] for message in messages_of(row))
+    else:
+        yield from chain.from_iterable(map(_texts, row))
 
 
 _JSON = {str: "a text", list: "a list", dict: "an object", int: "a number", float: "a number", type(None): "null"}
@@ -358,30 +327,3 @@ def _image(value: Any, number: int) -> Row:
             code="too_many_pixels",
         )
     return {"bytes": content}
-
-
-def _check_texts(row: Row, number: int, most: int) -> None:
-    if isinstance(row, tuple) and isinstance(row[1], list):
-        _check_texts(row[1], number, most)
-        row = row[0]
-    texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
-    if any(isinstance(text, dict) for text in texts):
-        texts = [message["content"] for message in messages_of(row)]
-    length = sum(map(len, texts))
-    if length > most:
-        raise bad_row(
-            number,
-            f"{length:,} characters; at most {most:,} are allowed: shorten it",
-            status=413,
-            code="too_many_characters",
-        )
-    if not isinstance(row, dict) and not (texts and all(text.strip() for text in texts)):
-        empty = "it is empty; every row needs a text" if len(texts) < 2 else "one of its texts is empty; fill it"
-        raise bad_row(number, empty)
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise bad_row(
-                number, f"it contains an unpaired surrogate ({text[error.start]!a}), which is not a character"
-            ) from error

@@ -9,34 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.kind import MAX_OPTIONS
-from continual_petl.serve.accepted_rows import IMAGE, AcceptedRows, Form, is_pair, pair_forms
+from continual_petl.serve.accepted_rows import PAIR, UNNAMED, AcceptedRows, Form, bare
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
 
 Schema = dict[str, Any]
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _REF = "#/components/schemas/"
-_NAMED: dict[Form, tuple[str, ...]] = {
-    ("text",): ("Text", "TextRow"),
-    ("text", "text_pair"): ("Pair", "PairRow"),
-    ("source",): ("Text", "SourceRow"),
-    ("tokens",): ("Text", "Words", "TokensRow"),
-    ("messages",): ("Text", "Messages", "MessagesRow"),
-    ("source", "options"): ("SourceWithOptionsRow",),
-    ("messages", "options"): ("MessagesWithOptionsRow",),
-    IMAGE: ("ImageRow",),
-}
-"""How a row of each form may be written if its task is named."""
-_UNNAMED = _NAMED | {
-    ("text",): ("Text", "TextRow", "SourceRow"),
-    ("tokens",): ("TokensRow",),
-    ("messages",): ("MessagesRow",),
-}
-"""Without a task name, where a text may be a row of any kind of task."""
 
 
 def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, Schema]:
@@ -54,28 +37,17 @@ def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, S
         # What Python takes for white space; \\s has other characters in each language.
         "pattern": r"[^\s\u001c-\u001f\u0085]",
     }
-    conversation: Schema = {"anyOf": [_ref("Text"), _ref("Messages")]}
-    options: Schema = _list("Text", 2, MAX_OPTIONS) | {"uniqueItems": True}
-    image = {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}
-    objects = {
-        "TextRow": {"text": _ref("Text")},
-        "PairRow": {"text": _ref("Text"), "text_pair": _ref("Text")},
-        "TokensRow": {"tokens": {"anyOf": [_ref("Text"), _ref("Words")]}},
-        "SourceRow": {"source": _ref("Text")},
-        "MessagesRow": {"messages": conversation},
-        "SourceWithOptionsRow": {"source": _ref("Text"), "options": options},
-        "MessagesWithOptionsRow": {"messages": conversation, "options": options},
-        "ImageRow": {"image": image},
+    cells: dict[str, Schema] = {
+        "tokens": {"anyOf": [_ref("Text"), _ref("Words")]},
+        "messages": {"anyOf": [_ref("Text"), _ref("Messages")]},
+        "options": _list("Text", 2, MAX_OPTIONS) | {"uniqueItems": True},
+        "image": {"type": "string", "contentEncoding": "base64", "pattern": _BASE64},
     }
-    of_kinds = {
-        form: f"{'And'.join(key.capitalize() for key in form)}Row" for form in taken.named if form not in _NAMED
-    }
-    objects |= {name: {key: _ref("Text") for key in form} for form, name in of_kinds.items()}
-    ways = _NAMED | {form: ("Pair" if is_pair(form) else "Text", name) for form, name in of_kinds.items()}
-    pairs = tuple(name for form, name in of_kinds.items() if form in pair_forms())
-    ways_unnamed = _UNNAMED | {("text", "text_pair"): (*_NAMED["text", "text_pair"], *pairs)}
+    unnamed = [name for form in UNNAMED if form in taken.unnamed for name in _written(form, taken, named=False)]
     # Without any task, every request is refused because of the names in it.
-    named, unnamed = _written(ways, taken.named or _NAMED), _written(ways_unnamed, taken.unnamed)
+    forms = [form for form in taken.objects() if form in taken.named] + sorted(taken.named.difference(taken.objects()))
+    named = list(dict.fromkeys(name for form in forms or UNNAMED for name in _written(form, taken, named=True)))
+    objects = {_name(keys): {key: cells.get(key, _ref("Text")) for key in keys} for keys in (*taken.objects(), *forms)}
     schemas = {
         "Text": text,
         "Words": _list("Text", 1, settings.max_characters),
@@ -170,10 +142,18 @@ def _inputs(kinds: dict[str, Sequence[str]], most: int) -> Schema:
     return {"anyOf": [*map(_ref, alone), {"type": "array", "items": item, "minItems": 1, "maxItems": most}]}
 
 
-def _written(ways: dict[Form, tuple[str, ...]], forms: Iterable[Form]) -> list[str]:
-    """Return the names of all ways to write rows of these forms, in a fixed order."""
-    forms = set(forms)
-    return list(dict.fromkeys(name for form, names in ways.items() if form in forms for name in names))
+def _written(form: Form, taken: AcceptedRows, *, named: bool) -> list[str]:
+    """Return the names of all ways to write a row of a form."""
+    objects = [form] if named else [keys for keys, found in taken.objects().items() if found == form]
+    return [*bare(form, named=named), *map(_name, objects)]
+
+
+def _name(keys: Form) -> str:
+    return (
+        "PairRow"
+        if keys == PAIR
+        else f"{('With' if keys[-1] == 'options' else 'And').join(map(str.capitalize, keys))}Row"
+    )
 
 
 def _used(schemas: dict[str, Schema], name: str) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from continual_petl import ContinualLearner, InputError, Run, StoreError, learn, load_backbone
 from continual_petl.cli.main import main
@@ -193,11 +194,22 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
                 "it has the keys 'text'; each row must be a text, or an object with the key messages",
                 409,
             ),
-            (7, "7 is of type int", 422),
+            (7, "it is a number; each row must be a text", 422),
         ):
             answer = client.post("/v1/predict", json={"inputs": [bad], "task": "talk"})
             assert answer.status_code == status, answer.text
             assert what in answer.text
+
+
+def test_text_in_the_column_of_messages_is_a_conversation(learned: Path) -> None:
+    """Without a task, it could otherwise be taken for a row of a task on texts."""
+    run, messages = Run(learned), [user("w3 w50")]
+    (wanted,) = run.predict([{"messages": messages}], unknown="nearest")
+    assert run.predict({"messages": "w3 w50"}, unknown="nearest") == wanted
+    with TestClient(make_app(learned, ServeSettings()), base_url="http://127.0.0.1") as client:
+        body = {"inputs": {"messages": "w3 w50"}, "unknown": "nearest"}
+        (record,) = client.post("/v1/predict", json=body).json()["predictions"]
+    assert (record["task"], record["answer"], record["messages"]) == (wanted.task, wanted.value, messages)
 
 
 @pytest.mark.parametrize("loss_on", ["response", "all"])

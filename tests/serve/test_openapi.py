@@ -254,6 +254,23 @@ def test_only_tasks_that_can_be_found_take_rows_without_a_name() -> None:
         assert (problem.status, problem.code) == (422, "no_routing")
 
 
+def test_keys_of_a_kind_that_no_task_has_are_refused() -> None:
+    """A pair of texts may be an object with the keys of a kind of pairs, but only in a run with a task of this kind."""
+    tasks, body = _tasks("first", "pairs"), {"inputs": [{"question": "w1", "context": "w2"}]}
+    problem = _refused(body, tasks)
+    assert not _valid(tasks)(body)
+    assert problem is not None
+    assert (problem.status, "it has the keys 'context', 'question'" in problem.message) == (422, True), problem.message
+
+
+def test_options_count_among_the_characters_of_a_row() -> None:
+    tasks = _tasks("choice")
+    assert _refused({"inputs": [{"source": "w" * 8, "options": ["w" * 6, "v" * 6]}], "task": "choice"}, tasks) is None
+    problem = _refused({"inputs": [{"source": "w" * 9, "options": ["w" * 6, "v" * 6]}], "task": "choice"}, tasks)
+    assert problem is not None
+    assert (problem.status, problem.message) == (413, "row 1: 21 characters; at most 20 are allowed: shorten it")
+
+
 def test_streams_are_described_only_where_a_task_can_be_streamed() -> None:
     for names, engine, streams in (
         (("labels", "writing"), "local", True), (("labels", "writing"), "ray", False), (("labels",), "local", False),

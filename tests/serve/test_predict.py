@@ -125,7 +125,7 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
         ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "row 1: it is an image, and no task that can be found"),
         ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without a name accepts"),
         ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: key 'text' must hold a text"),
-        ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
+        ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: key 'text' must hold a text"),
         ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),
         ({"inputs": ["w1"], "task": ["first", "first"]}, 409, "bad_request", "2 tasks for 1 rows"),
         ({"inputs": [["w"] * 200], "task": "tags"}, 409, "bad_row", "row 1 has 200 words"),

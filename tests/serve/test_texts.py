@@ -91,7 +91,7 @@ def _png(width: int, height: int) -> str:
 @pytest.mark.parametrize(
     ("row", "fragment"),
     [
-        ("/etc/hostname", "row 1: each row must be an object with the key image"),
+        ("/etc/hostname", "row 1: it is a text; each row must be an object with the key image"),
         ({"image": 5}, "row 1: image: it is not base64"),
         (
             {"image": base64.b64encode(b"no image").decode()},
