@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
@@ -24,6 +24,8 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 
 
@@ -72,15 +74,50 @@ def _parts(group: Sequence[str], certificates: Mapping[str, Certificate], max_by
     yield part
 
 
-def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
+Batches = Iterator[tuple[dict[str, Tensor], list[tuple[int, list[int]]]]]
+"""Batches, each with the indices of its tasks, and of the rows of each task among all rows of this task."""
+
+
+def same_batches(rows: TokenisedRows, num_tasks: int, batch_size: int, pad_token_id: int, kind: str) -> Batches:
+    """Yield batches of rows that are the same for all tasks."""
+    for batch in EvaluationLoader(rows, batch_size, pad_token_id, kind=kind):
+        yield batch, [(task, batch["index"].tolist()) for task in range(num_tasks)]
+
+
+def mixed_batches(
+    parts: Sequence[TokenisedRows], banks: Sequence[Hashable], batch_size: int, pad_token_id: int, kind: str
+) -> Batches:
+    """Yield batches of the rows of several tasks, in the order that is fastest for `run_mixed`: those of a task together.
+
+    Rows of similar length share a batch, regardless of their tasks.
+
+    Args:
+        parts: the rows of each task.
+        banks: equal for tasks whose banks are computed by one matrix product.
+        batch_size: rows per batch.
+        pad_token_id: fills rows up to the length of their batch.
+        kind: the kind of one of the tasks.
+    """
+    mixed = _joined(parts)
+    lengths = [len(part) for part in parts]
+    task_N, row_N = np.repeat(np.arange(len(parts)), lengths), np.concatenate([np.arange(length) for length in lengths])
+    first_of = {bank: task for task, bank in reversed(list(enumerate(banks)))}
+    for rows in evaluation_batches(mixed.lengths, batch_size):
+        counts = Counter(task_N[rows].tolist())
+        order = sorted(counts, key=lambda task: (first_of[banks[task]], counts[task], task))
+        whose = [(task, rows[task_N[rows] == task]) for task in order]
+        batch = collate(mixed, np.concatenate([own for _, own in whose]), pad_token_id, kind=kind, train=False)
+        yield batch, [(task, row_N[own].tolist()) for task, own in whose]
+
+
+def _joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
     """Concatenate the rows of several tasks, without labels."""
-    first = parts[0]
     types = [part.token_types for part in parts if part.token_types is not None]
     pixels = [part.pixels for part in parts if part.pixels is not None]
     assert len(types) in (0, len(parts)), "all rows were encoded by one tokenizer"
     lengths = np.concatenate([part.lengths for part in parts])
     return replace(
-        first,
+        parts[0],
         ids=np.concatenate([part.ids for part in parts]),
         offsets=offsets_of(lengths.tolist()),
         token_types=np.concatenate(types) if types else None,
@@ -88,27 +125,3 @@ def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
         labels=None,
         first_piece=None,
     )
-
-
-def batches(
-    lengths_N: NDArray[np.int64], task_N: NDArray[np.int64], kinds: Sequence[int], batch_size: int
-) -> Iterator[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
-    """Return the rows of each batch, in the order that is fastest for `run_mixed`, with their tasks.
-
-    Rows of similar length share a batch, regardless of their tasks.
-
-    Args:
-        lengths_N: tokens of each row.
-        task_N: index of each row's task.
-        kinds: a number for the kind of each task's bank; banks of the same kind are computed by one matrix product.
-        batch_size: rows per batch.
-
-    Returns:
-        For each batch, its row indices, grouped by task, and a pair of index and number of rows for each task.
-    """
-    for rows in evaluation_batches(lengths_N, batch_size):
-        counts = Counter(task_N[rows].tolist())
-        order = sorted(counts, key=lambda task: (kinds[task], counts[task], task))
-        position_of = {task: position for position, task in enumerate(order)}
-        positions = np.array([position_of[task] for task in task_N[rows].tolist()])
-        yield rows[np.argsort(positions, kind="stable")], [(task, counts[task]) for task in order]

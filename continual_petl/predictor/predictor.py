@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from continual_petl.banks.mixed.stack_cache import stacks_of
@@ -14,7 +13,7 @@ from continual_petl.heads.predictions import Prediction
 from continual_petl.learner.generate import Decoding
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
-from continual_petl.predictor.batching import batches, groups, joined
+from continual_petl.predictor.batching import groups, mixed_batches, same_batches
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.records import Row, Unknown
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
@@ -24,8 +23,7 @@ from continual_petl.router.row_states import StatesBelow
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
-from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 
 class Predictor:
@@ -86,7 +84,7 @@ class Predictor:
         self._check_learned([task])
         given = Given(self._models.store, rows, [task])
         rows = given.rows(task)
-        predictions = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+        predictions = self._by_task(rows, {task: range(len(rows))}, batch_size)[task] if rows else []
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()
@@ -111,14 +109,8 @@ class Predictor:
                 f"got {counted(len(given), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
                 "order, or a single task for all rows"
             )
-        rows = given.rows_of(tasks)
-        numbers: dict[str, list[int]] = {}
-        for number, name in enumerate(tasks):
-            numbers.setdefault(name, []).append(number)
-        if len(numbers) == 1:
-            return self._alone(rows, range(len(rows)), tasks[0], batch_size)
-        mixed = self._mixed(rows, numbers, batch_size)
-        return [mixed[number] for number in range(len(rows))]
+        predictions = self.resume(given.rows_of(tasks), dict(enumerate(tasks)), None, batch_size=batch_size)
+        return [predictions[number] for number in range(len(tasks))]
 
     def _found(self, rows: Any, batch_size: int, unknown: Unknown) -> Prediction | list[Prediction]:
         """Return the predictions of rows without a task, each with the bank of the task that the router finds for it."""
@@ -159,26 +151,11 @@ class Predictor:
         given = Given(self._models.store, rows, tasks)
         predictions: dict[str, list[Prediction]] = {task: [] for task in tasks}
         for alike in given.alike(tasks) if len(given) else ():
-            predictions |= self._of_all(given.rows(alike[0]), alike, batch_size)
+            rows = given.rows(alike[0])
+            predictions |= self._by_task(rows, dict.fromkeys(alike, range(len(rows))), batch_size, same_rows=True)
         return (
             {task: predictions[task][0] for task in tasks} if given.one else {task: predictions[task] for task in tasks}
         )
-
-    def _of_all(self, rows: Sequence[Row], tasks: Sequence[str], batch_size: int) -> dict[str, list[Prediction]]:
-        """Return the predictions of several tasks for the same rows."""
-        store, models, numbers = self._models.store, self._models, range(len(rows))
-        predictions: dict[str, list[Prediction]] = {}
-        asked = {task: check_request(rows, numbers, store.certificate(task)) for task in tasks}
-        certificates = {task: request.certificate for task, request in asked.items()}
-        for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=True):
-            if len(group) == 1:
-                predictions[group[0]] = self._alone(rows, numbers, group[0], batch_size)
-            else:
-                own = [asked[task] for task in group]
-                predictions |= zip(
-                    group, self._all(own, [self._held(request) for request in own], batch_size), strict=True
-                )
-        return predictions
 
     @torch.no_grad()
     def resume(
@@ -202,32 +179,81 @@ class Predictor:
         for number, name in tasks.items():
             numbers.setdefault(name, []).append(number)
         self._check_learned(list(numbers))
-        return self._mixed(rows, numbers, batch_size, below) if numbers else {}
+        by_task = self._by_task(rows, numbers, batch_size, below)
+        return {
+            number: found for task, own in numbers.items() for number, found in zip(own, by_task[task], strict=True)
+        }
 
-    def _all(
-        self, asked: Sequence[Request], held: Sequence[CachedBank], batch_size: int, below: StatesBelow | None = None
+    def _by_task(
+        self,
+        rows: Sequence[Row],
+        numbers: Mapping[str, Sequence[int]],
+        batch_size: int,
+        below: StatesBelow | None = None,
+        *,
+        same_rows: bool = False,
+    ) -> dict[str, list[Prediction]]:
+        """Return the predictions of each task for its rows, whose indices are ``numbers``; see `groups` for ``same_rows``."""
+        store, models = self._models.store, self._models
+        if len(numbers) == 1:
+            ((task, own),) = numbers.items()
+            # Rows are checked first, because loading a bank takes longer.
+            request, held = store.consistently(
+                lambda: (check_request(rows, own, store.certificate(task)), models.held(task)), task
+            )
+            parts = [request.encoded(models)]
+            return {task: self._of_group([request], [held], parts, batch_size, below, same_rows=True)[0]}
+        asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
+        certificates = {task: request.certificate for task, request in asked.items()}
+        predictions: dict[str, list[Prediction]] = {}
+        for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=same_rows):
+            if len(group) == 1:
+                predictions |= self._by_task(rows, {group[0]: numbers[group[0]]}, batch_size, below)
+            else:
+                own_rows = [asked[task] for task in group]
+                parts = [own_rows[0].encoded(models)] * len(group) if same_rows else encode_all(own_rows, models)
+                held_banks = [self._held(request) for request in own_rows]
+                found = self._of_group(own_rows, held_banks, parts, batch_size, below, same_rows=same_rows)
+                predictions |= zip(group, found, strict=True)
+        return predictions
+
+    def _of_group(
+        self,
+        asked: Sequence[Request],
+        held: Sequence[CachedBank],
+        parts: Sequence[TokenisedRows],
+        batch_size: int,
+        below: StatesBelow | None,
+        *,
+        same_rows: bool,
     ) -> list[list[Prediction]]:
-        """Return the predictions of tasks that encode the same rows identically, or of one task."""
-        models, backbone = self._models, held[0].backbone
-        backbone.model.train(False)
-        encoded, numbers = asked[0].encoded(models), asked[0].numbers
+        """Return the predictions of each task of a group; ``parts`` are its encoded rows, the same for all if `same_rows`."""
+        models, model = self._models, held[0].backbone.model
+        model.train(False)
         predictions: list[dict[int, Prediction]] = [{} for _ in asked]
-        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].certificate.kind):
-            positions, near = batch["index"].tolist(), list[bool]()
-            with oom_reported(_names(asked), batch, f"batch_size (it is {batch_size})"), held[0].attending():
-                tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
+        kind, pad = asked[0].certificate.kind, models.pad_token_id
+        if same_rows:
+            passes = same_batches(parts[0], len(asked), batch_size, pad, kind)
+        else:
+            stacks = stacks_of(model)
+            passes = mixed_batches(parts, [stacks.kind(own.bank) for own in held], batch_size, pad, kind)
+        for batch, whose in passes:
+            numbers = [asked[task].numbers[place] for task, own in whose[: 1 if same_rows else None] for place in own]
+            near = list[bool]()
+            tasks = _names([asked[task] for task, _ in whose])
+            with oom_reported(tasks, batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 outputs_of_tasks = respond(
-                    held,
-                    with_states(tensors, below, [numbers[position] for position in positions]),
+                    [held[task] for task, _ in whose],
+                    with_states({name: tensor.to(model.device) for name, tensor in batch.items()}, below, numbers),
+                    counts=None if same_rows else [len(own) for _, own in whose],
                     rows_at_once=batch_size,
                     states_layer=None if below is None else below.layer,
-                    decoding=Decoding(tokenizer=models.tokenizer, near_ties=near),
+                    decoding=Decoding(tokenizer=models.tokenizer, near_ties=near) if same_rows else None,
                 )
-            for own, request, outputs in zip(predictions, asked, outputs_of_tasks, strict=True):
-                own |= zip(
-                    positions, in_words(outputs, request.certificate, models, encoded, positions, near), strict=True
-                )
-        return [[own[position] for position in range(len(own))] for own in predictions]
+            for (task, own), outputs in zip(whose, outputs_of_tasks, strict=True):
+                found = in_words(outputs, asked[task].certificate, models, parts[task], own, near)
+                predictions[task] |= zip(own, found, strict=True)
+        return [[own[place] for place in range(len(own))] for own in predictions]
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
         store = self._models.store
@@ -236,70 +262,6 @@ class Predictor:
             known = known_names(store.tasks, unknown[0])
             more = f" (the same goes for {counted(len(unknown) - 1, 'other')})" if len(unknown) > 1 else ""
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
-
-    def _alone(
-        self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int, below: StatesBelow | None = None
-    ) -> list[Prediction]:
-        """Return the predictions of one task for its rows."""
-        store, models = self._models.store, self._models
-        # Rows are checked first, because loading a bank takes longer.
-        asked, held = store.consistently(
-            lambda: (check_request(rows, numbers, store.certificate(task)), models.held(task)), task
-        )
-        return self._all([asked], [held], batch_size, below)[0]
-
-    def _mixed(
-        self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int, below: StatesBelow | None = None
-    ) -> dict[int, Prediction]:
-        """Return the predictions of several tasks by row index."""
-        store, models = self._models.store, self._models
-        asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
-        certificates = {task: request.certificate for task, request in asked.items()}
-        predictions: dict[int, Prediction] = {}
-        for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes):
-            if len(group) == 1:
-                own = numbers[group[0]]
-                predictions |= zip(own, self._alone(rows, own, group[0], batch_size, below), strict=True)
-            else:
-                predictions |= self._group([asked[task] for task in group], batch_size, below)
-        return predictions
-
-    def _group(
-        self, asked: Sequence[Request], batch_size: int, below: StatesBelow | None = None
-    ) -> dict[int, Prediction]:
-        """Return the predictions of tasks that share batches."""
-        models = self._models
-        parts = encode_all(asked, models)
-        held = [self._held(request) for request in asked]
-        backbone = held[0].backbone
-        backbone.model.train(False)
-        kinds: dict[Hashable, int] = {}
-        stacks = stacks_of(backbone.model)
-        kind_of_T = [kinds.setdefault(stacks.kind(cached.bank), len(kinds)) for cached in held]
-        mixed = joined(parts)
-        task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
-        predictions: dict[int, Prediction] = {}
-        for rows, whose in batches(mixed.lengths, task_N, kind_of_T, batch_size):
-            batch = collate(mixed, rows, models.pad_token_id, kind=asked[0].certificate.kind, train=False)
-            own, counts = [asked[task] for task, _ in whose], [count for _, count in whose]
-            positions_N = rows - first_N[rows]
-            numbers = [asked[task].numbers[row] for task, row in zip(task_N[rows], positions_N, strict=True)]
-            with oom_reported(_names(own), batch, f"batch_size (it is {batch_size})"), held[0].attending():
-                tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                outputs_of_tasks = respond(
-                    [held[task] for task, _ in whose],
-                    with_states(tensors, below, numbers),
-                    counts=counts,
-                    states_layer=None if below is None else below.layer,
-                )
-            answers: list[Prediction] = []
-            for (task, _), own_positions, outputs in zip(
-                whose, np.split(positions_N, np.cumsum(counts)[:-1]), outputs_of_tasks, strict=True
-            ):
-                answers += in_words(outputs, asked[task].certificate, models, parts[task], own_positions.tolist())
-            predictions |= zip(numbers, answers, strict=True)
-        return predictions
 
     def _held(self, asked: Request) -> CachedBank:
         """Return a task's bank, after checking that it is the bank that the rows were prepared for."""

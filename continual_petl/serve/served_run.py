@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,11 @@ from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, Row, record_of, route_of
-from continual_petl.predictor.task_finder import Route
+from continual_petl.predictor.states_below import chosen_states, kept_states
+from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
+from continual_petl.router.row_states import StatesBelow
+from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.find_tasks import FoundTasks, find_tasks
 from continual_petl.serve.problems import Problem, Unreadable, unusable
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.settings import ServeSettings
@@ -83,7 +85,6 @@ class VerifiedTasks:
             )
 
 
-_log = logging.getLogger("continual_petl.serve")
 _LOADING = threading.Lock()
 """transformers patches its classes while it loads a model: loading two at once would leave the classes patched."""
 
@@ -239,45 +240,58 @@ class ServedRun:
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
-        found_tasks = find_tasks(self._session.models, rows, tasks, self._settings.batch_rows, self._load)
-        routes = found_tasks.routes
         unknown = [job.unknown for job in jobs for _ in job.rows]
-        chosen: dict[int, str] = {}
-        later: set[int] = set()
-        for index, task in enumerate(tasks):
-            if task is not None:
-                chosen[index] = task
-            elif not routes[index].unknown or unknown[index] == "nearest":
-                name = routes[index].task
-                if not self._generates and self._catalog.certificate(name).generation is not None:
-                    later.add(index)
-                else:
-                    chosen[index] = name
-        predictions = self._predict(rows, chosen, found_tasks)
-        for index, route in routes.items():
-            predictions[index] = route.beside(predictions.get(index))
+        named = {index: task for index, task in enumerate(tasks) if task is not None}
+        unnamed = [index for index in range(len(rows)) if index not in named]
+        listed, chosen, later = [rows[index] for index in unnamed], dict[int, str](), set[int]()
+        finder, kept, routes = self._routes(listed) if listed else (None, None, [])
+        for place, route in enumerate(routes):
+            if route.unknown and unknown[unnamed[place]] != "nearest":
+                continue
+            if not self._generates and self._catalog.certificate(route.task).generation is not None:
+                later.add(unnamed[place])
+            else:
+                chosen[place] = route.task
+        self._verify([*named.values(), *chosen.values()])
+        predictor, size = Predictor(self._session.models), self._settings.batch_rows
+        # Rows whose task was found resume from the pass that found it, if the banks allow it.
+        below = None if finder is None else chosen_states(finder, kept, chosen)
+        if below is None:
+            all_rows = named | {unnamed[place]: task for place, task in chosen.items()}
+            predictions = predictor.resume(rows, all_rows, None, batch_size=size)
+        else:
+            predictions = predictor.resume(rows, named, None, batch_size=size)
+            found = predictor.resume(listed, chosen, below, batch_size=size)
+            predictions |= {unnamed[place]: prediction for place, prediction in found.items()}
+        by_index = dict(zip(unnamed, routes, strict=True))
+        predictions |= {index: route.beside(predictions.get(index)) for index, route in by_index.items()}
         outcomes = iter(
-            Later(routes[index]) if index in later else record(self._catalog, row, predictions[index])
+            Later(by_index[index]) if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]
 
-    def _predict(
-        self, rows: Sequence[Row], chosen: Mapping[int, str], found_tasks: FoundTasks
-    ) -> dict[int, Prediction]:
-        """Predict rows; those whose task was found resume from the pass that found it, if the banks allow it."""
-        if not chosen:
-            return {}
-        self._verify(list(chosen.values()))
-        predictor, size = Predictor(self._session.models), self._settings.batch_rows
-        routed = {index: task for index, task in chosen.items() if index in found_tasks.routes}
-        below = found_tasks.states(routed)
-        if below is None:
-            return predictor.resume(rows, chosen, None, batch_size=size)
-        named = {index: task for index, task in chosen.items() if index not in routed}
-        return predictor.resume(rows, named, None, batch_size=size) | predictor.resume(
-            rows, routed, below, batch_size=size
-        )
+    def _routes(self, rows: Sequence[Row]) -> tuple[TaskFinder, dict[Encoding, StatesBelow] | None, list[Route]]:
+        """Find the tasks of rows; also return their states below all banks, if banks can start from them.
+
+        Raises:
+            Problem: if the run has no router.
+            InputError: if no task takes a row of this type.
+        """
+        models = self._session.models
+        try:
+            finder = task_finder(models)
+        except InputError as error:
+            _log.error("tasks cannot be found: %s", error)
+            raise Problem(
+                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
+            ) from error
+        self._load(finder.certificates)
+        if finder.reads_images and not all(isinstance(row, dict) for row in rows):
+            # A text would be read as a path on the server.
+            raise InputError(f"row 1: each row must be {in_words(IMAGE, named=False)}")
+        kept = kept_states(models, finder, len(rows))
+        return finder, kept, finder.routes(rows, finder.states(models, rows, self._settings.batch_rows, below=kept))
 
 
 def record(catalog: Catalog, row: Row, prediction: Prediction) -> Record:
