@@ -22,19 +22,21 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import StreamingResponse
 
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
+from continual_petl.serve import responses
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.openapi import add_reference
+from continual_petl.serve.openapi import EVENTS, METRICS, add_reference, declared
 from continual_petl.serve.problems import Problem, Unreadable, timed_out
 from continual_petl.serve.request_handling import (
     AllowedHosts,
@@ -42,7 +44,7 @@ from continual_petl.serve.request_handling import (
     Observed,
     StrictJsonRoute,
     as_problem,
-    problem_response,
+    refused,
 )
 from continual_petl.serve.request_rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
@@ -129,6 +131,12 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
         description=_ABOUT,
         lifespan=endpoint.lifespan,
         generate_unique_id_function=lambda route: route.name.strip("_"),
+        exception_handlers=dict.fromkeys((Problem, RequestValidationError, HTTPException, Exception), refused),
+        middleware=[  # the first is the outermost
+            Middleware(Observed, metrics=endpoint.metrics),
+            Middleware(AllowedHosts, hosts=settings.hosts),
+            Middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.client_s),
+        ],
     )
     endpoint.add_to(app)
     add_reference(app, settings, endpoint.catalog.taken)
@@ -142,15 +150,16 @@ class _Endpoint:
         self._settings, self._token = settings, settings.token()
         self.catalog = Catalog(folder)
         """The learned tasks."""
-        self._metrics = Metrics()
+        self.metrics = Metrics()
+        """Its counters."""
         self._engine = engine
-        self._metrics.watch(self._engine, self.catalog)
+        self.metrics.watch(self._engine, self.catalog)
         self._why_not_ready: str | None = "loading"
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """Start the engine and watch the folder; on shutdown, answer the requests that were accepted."""
-        await self._engine.start(self._metrics.seen)
+        await self._engine.start(self.metrics.seen)
         await asyncio.to_thread(self.catalog.taken)  # reads all certificates, once
         self._why_not_ready = None
         watching = asyncio.create_task(self._watch())
@@ -176,26 +185,22 @@ class _Endpoint:
                 _log.error("the run folder cannot be read: %s", error)
 
     def add_to(self, app: FastAPI) -> None:
-        """Add paths, error handlers and limits to an application."""
-        app.add_exception_handler(Problem, lambda request, error: problem_response(as_problem(error, request)))
-        app.add_exception_handler(
-            RequestValidationError, lambda request, error: problem_response(as_problem(error, request))
-        )
-        app.add_exception_handler(HTTPException, lambda request, error: problem_response(as_problem(error, request)))
-        app.add_exception_handler(Exception, lambda request, error: problem_response(as_problem(error, request)))
-        # The middleware that is added last is the outermost.
-        app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes, seconds=self._settings.client_s)
-        app.add_middleware(AllowedHosts, hosts=self._settings.hosts)
-        app.add_middleware(Observed, metrics=self._metrics)
+        """Add the paths to an application."""
         app.router.route_class = StrictJsonRoute
-        allowed = [] if self._token is None else [Depends(_allowed(self._token))]
-        app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
-        app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)
-        app.get("/v1/tasks/{task}", dependencies=allowed, response_model=None, summary="One task")(self._task)
-        app.get("/metrics", dependencies=allowed, response_model=None, summary="Metrics for Prometheus")(self._counted)
-        app.get("/health/live", response_model=None, summary="Whether the process is running")(self._live)
-        app.get("/health/ready", response_model=None, summary="Whether the endpoint is ready to predict")(self._ready)
-        app.get("/", include_in_schema=False, response_class=HTMLResponse)(_page)
+        allowed, no_token = ([], ()) if self._token is None else ([Depends(_allowed(self._token))], (401,))
+        add = partial(app.add_api_route, response_model=None)
+        private = partial(add, dependencies=allowed)
+        predicted = declared(responses.Predictions, *no_token, 404, 408, 409, 410, 415, 422, 429, 504, texts=EVENTS)
+        private("/v1/predict", self._predict, methods=["POST"], summary="Predict rows", responses=predicted)
+        tasks, task = declared(responses.Tasks, *no_token), declared(responses.Task, *no_token, 404, 410)
+        private("/v1/tasks", self._tasks, summary="All learned tasks", responses=tasks)
+        private("/v1/tasks/{task}", self._task, summary="One task", responses=task)
+        counted = {"responses": declared(None, *no_token, texts=METRICS), "response_class": PlainTextResponse}
+        private("/metrics", self._counted, summary="Metrics for Prometheus", **counted)
+        live, ready = declared(responses.Live), declared(responses.Ready, unready=responses.Ready | responses.Refusal)
+        add("/health/live", self._live, summary="Whether the process is running", responses=live)
+        add("/health/ready", self._ready, summary="Whether the endpoint is ready to predict", responses=ready)
+        add("/", _page, include_in_schema=False, response_class=HTMLResponse)
 
     async def _predict(self, body: PredictRequest, request: Request) -> Response:
         log: dict[str, object] = request.scope["state"]["log"]
@@ -277,7 +282,7 @@ class _Endpoint:
         return _json(entry | {"certificate": certificate.model_dump(mode="json", exclude={"tensors"})})
 
     async def _counted(self) -> Response:
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _live(self) -> Response:
         return _json({"live": True})

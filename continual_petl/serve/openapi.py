@@ -1,6 +1,6 @@
 """The OpenAPI reference: what each path takes, and every status and media type with which it answers.
 
-FastAPI generates it without them, since the responses are written as they are and not made from response models.
+FastAPI generates it from `declared`, except for the request for predictions, which follows the learned tasks.
 """
 
 from __future__ import annotations
@@ -9,18 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import TypeAdapter
 
 from continual_petl.serve import responses
 from continual_petl.serve.accepted_rows import AcceptedRows
 from continual_petl.serve.request_schema import request_schemas
 from continual_petl.serve.settings import ServeSettings
 
-_TYPES = (
-    responses.Predictions, responses.Tasks, responses.Task, responses.Live, responses.Ready, responses.Refusal
-)  # fmt: skip
-_REFS = "#/components/schemas/{model}"
-_JSON, _TEXT, _EVENTS = "application/json", "text/plain", "text/event-stream"
 _PROBLEMS = {
     400: "The request is not HTTP or not JSON, or its Host header is not allowed",
     401: "The token is missing or wrong",
@@ -40,31 +34,47 @@ _PROBLEMS = {
     504: "There was no prediction in time",
 }
 _HEADERS = {
-    401: {"WWW-Authenticate": "Bearer"},
-    405: {"Allow": "The methods that the path has"},
-    429: {"Retry-After": "Seconds after which the request may succeed"},
-    503: {"Retry-After": "Seconds after which the request may succeed, if that is known"},
+    401: ("WWW-Authenticate", "Bearer"),
+    405: ("Allow", "The methods that the path has"),
+    429: ("Retry-After", "Seconds after which the request may succeed"),
+    503: ("Retry-After", "Seconds after which the request may succeed, if that is known"),
 }
 _ALWAYS = (400, 405, 413, 500, 503)
 """Statuses with which every path may answer."""
-_EVENTS_FORM = (
-    'Events `data: {"text": PIECE}` while the text is generated; then `event: end`, whose data is the response as JSON, or '
-    "`event: error`, whose data is a Refusal."
-)
-_PATHS: dict[tuple[str, str], tuple[dict[str, Any], tuple[int, ...]]] = {
-    ("/v1/predict", "post"): (
-        {_JSON: "Predictions", _EVENTS: _EVENTS_FORM}, (401, 404, 408, 409, 410, 415, 422, 429, 504)
-    ),
-    ("/v1/tasks", "get"): ({_JSON: "Tasks"}, (401,)),
-    ("/v1/tasks/{task}", "get"): ({_JSON: "Task"}, (401, 404, 410)),
-    ("/metrics", "get"): ({_TEXT: "Prometheus's text format"}, (401,)),
-    ("/health/live", "get"): ({_JSON: "Live"}, ()),
-    ("/health/ready", "get"): ({_JSON: "Ready"}, ()),
-}  # fmt: skip
+EVENTS = {
+    "text/event-stream": 'Events `data: {"text": PIECE}` while the text is generated; then `event: end`, whose data is the '
+    "response as JSON, or `event: error`, whose data is a Refusal."
+}
+METRICS = {"text/plain": "Prometheus's text format"}
+
+
+def declared(
+    answer: Any, *refusals: int, texts: dict[str, str] | None = None, unready: Any = responses.Refusal
+) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of a path, for FastAPI.
+
+    Args:
+        answer: the type of the JSON with which it answers; None if it answers only with texts.
+        refusals: the statuses with which it may refuse a request, beside those of every path.
+        texts: what it may answer instead of JSON, by media type.
+        unready: the type of its response with status 503.
+    """
+    content = {media: {"schema": {"type": "string", "description": about}} for media, about in (texts or {}).items()}
+    found: dict[int | str, dict[str, Any]] = {200: {"description": "The answer", "content": content, "model": answer}}
+    for status in sorted({*refusals, *_ALWAYS}):
+        found[status] = {"description": _PROBLEMS[status], "model": unready if status == 503 else responses.Refusal}
+        if answer is None:  # FastAPI would declare the model as a text
+            del found[status]["model"]
+            found[status]["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+        if about := _HEADERS.get(status):
+            name, meaning = about
+            schema = {"type": "integer" if name == "Retry-After" else "string"}
+            found[status]["headers"] = {name: {"description": meaning, "schema": schema}}
+    return found
 
 
 def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], AcceptedRows]) -> None:
-    """Let an application describe its requests and responses completely, as long as the learned tasks stay the same.
+    """Let an application describe the requests that it takes, as long as the learned tasks stay the same.
 
     Args:
         app: the application, with all its paths.
@@ -78,38 +88,13 @@ def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Acc
         if app.openapi_schema is None or described != taken():
             app.openapi_schema, described = None, taken()
             schema = generated()
-            for (path, method), (answers, refusals) in _PATHS.items():
-                refusals = tuple(refusal for refusal in refusals if refusal != 401 or settings.token_file is not None)
-                schema["paths"][path][method]["responses"] = _responses(answers, {*refusals, *_ALWAYS})
-            ready = schema["paths"]["/health/ready"]["get"]["responses"]["503"]["content"][_JSON]
-            ready["schema"] = {"anyOf": [_ref("Ready"), _ref("Refusal")]}
-            _, types = TypeAdapter.json_schemas(
-                [(response_type, "serialization", TypeAdapter(response_type)) for response_type in _TYPES],
-                ref_template=_REFS,
-            )
-            schema["components"]["schemas"] = types["$defs"] | request_schemas(settings, described)
+            # FastAPI expects that any parameter of a path may be refused, even a text.
+            del schema["paths"]["/v1/tasks/{task}"]["get"]["responses"]["422"]
+            types = schema["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                types.pop(name, None)
+            types |= request_schemas(settings, described)
         assert app.openapi_schema is not None  # FastAPI keeps it
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _responses(answers: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
-    content = {
-        media: {"schema": _ref(schema) if media == _JSON else {"type": "string", "description": schema}}
-        for media, schema in answers.items()
-    }
-    declared: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
-    for status in sorted(refusals):
-        media = {_JSON: {"schema": _ref("Refusal")}}
-        declared[str(status)] = {"description": _PROBLEMS[status], "content": media}
-        if status in _HEADERS:
-            declared[str(status)]["headers"] = {
-                name: {"description": meaning, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
-                for name, meaning in _HEADERS[status].items()
-            }
-    return declared
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": _REFS.format(model=name)}

@@ -214,6 +214,11 @@ def problem_response(problem: Problem) -> Response:
     return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")
 
 
+def refused(request: Request, error: Exception) -> Response:
+    """Return the response to a request that failed."""
+    return problem_response(as_problem(error, request))
+
+
 def as_problem(error: Exception, request: Request | None = None) -> Problem:
     """Return what a client may learn about an error: neither paths on this machine nor tracebacks.
 
