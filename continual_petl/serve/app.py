@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
@@ -36,17 +35,17 @@ from continual_petl.serve import responses
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.openapi import EVENTS, METRICS, add_reference, declared
-from continual_petl.serve.problems import Problem, Unreadable, timed_out
+from continual_petl.serve.openapi import BODY, EVENTS, METRICS, add_reference, declared
+from continual_petl.serve.problems import Problem, Unreadable, gone
 from continual_petl.serve.request_handling import (
     AllowedHosts,
     BodyLimit,
     Observed,
-    StrictJsonRoute,
     as_problem,
+    read_request,
     refused,
 )
-from continual_petl.serve.request_rows import Asked, PredictRequest, asked_of
+from continual_petl.serve.request_rows import Asked, asked_of
 from continual_petl.serve.settings import ServeSettings
 
 
@@ -67,7 +66,7 @@ class Pieces:
             Problem: if the pieces are no longer read.
         """
         if self.gone:
-            raise Problem(499, "gone", "the client closed the connection")
+            raise gone()
         if piece:
             self._loop.call_soon_threadsafe(self.found.put_nowait, piece)
 
@@ -131,7 +130,7 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
         description=_ABOUT,
         lifespan=endpoint.lifespan,
         generate_unique_id_function=lambda route: route.name.strip("_"),
-        exception_handlers=dict.fromkeys((Problem, RequestValidationError, HTTPException, Exception), refused),
+        exception_handlers=dict.fromkeys((Problem, HTTPException, Exception), refused),
         middleware=[  # the first is the outermost
             Middleware(Observed, metrics=endpoint.metrics),
             Middleware(AllowedHosts, hosts=settings.hosts),
@@ -186,12 +185,18 @@ class _Endpoint:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the paths to an application."""
-        app.router.route_class = StrictJsonRoute
         allowed, no_token = ([], ()) if self._token is None else ([Depends(_allowed(self._token))], (401,))
         add = partial(app.add_api_route, response_model=None)
         private = partial(add, dependencies=allowed)
         predicted = declared(responses.Predictions, *no_token, 404, 408, 409, 410, 415, 422, 429, 504, texts=EVENTS)
-        private("/v1/predict", self._predict, methods=["POST"], summary="Predict rows", responses=predicted)
+        private(
+            "/v1/predict",
+            self._predict,
+            methods=["POST"],
+            summary="Predict rows",
+            responses=predicted,
+            openapi_extra=BODY,
+        )
         tasks, task = declared(responses.Tasks, *no_token), declared(responses.Task, *no_token, 404, 410)
         private("/v1/tasks", self._tasks, summary="All learned tasks", responses=tasks)
         private("/v1/tasks/{task}", self._task, summary="One task", responses=task)
@@ -202,10 +207,11 @@ class _Endpoint:
         add("/health/ready", self._ready, summary="Whether the endpoint is ready to predict", responses=ready)
         add("/", _page, include_in_schema=False, response_class=HTMLResponse)
 
-    async def _predict(self, body: PredictRequest, request: Request) -> Response:
+    async def _predict(self, request: Request) -> Response:
         log: dict[str, object] = request.scope["state"]["log"]
         if self._why_not_ready:
             raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
+        body = await read_request(request)
         asked = await self._read(lambda: asked_of(body, self.catalog, self._settings))
         log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
         if body.stream:
@@ -244,18 +250,19 @@ class _Endpoint:
 
     async def _unless_gone(self, answer: asyncio.Future[_T], request: Request, seconds: float) -> _T:
         """Return the result of a future; cancel it and raise `Problem` if the client disconnects or time runs out."""
-        gone = asyncio.ensure_future(_gone(request))
-        either: set[asyncio.Future[Any]] = {answer, gone}
+        left = asyncio.ensure_future(_gone(request))
+        either: set[asyncio.Future[Any]] = {answer, left}
         try:
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-            if gone.done():
-                raise Problem(499, "gone", "the client closed the connection")
-            raise timed_out(self._settings.timeout_s)
+            if left.done():
+                raise gone()
+            what = f"no prediction within {self._settings.timeout_s:g} s"
+            raise Problem(504, "timed_out", f"{what}: send fewer rows, or try again when the load is lower")
         finally:
             answer.cancel()
-            gone.cancel()
+            left.cancel()
 
     async def _read(self, read: Callable[[], _T]) -> _T:
         """Return the result of a function that reads the catalog; retried once if a task may have just been forgotten."""

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from continual_petl.serve.problems import Problem, stopping
+from continual_petl.serve.problems import Problem
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -128,7 +128,8 @@ class BatchQueue(Generic[_J, _T]):
             Problem: 429, with the number of seconds after which there should be room; 503 if the queue is stopping.
         """
         if self._closing:
-            raise stopping()
+            message = "the endpoint is stopping: send the request to another one"
+            raise Problem(503, "stopping", message, retry_after=5)
         if self.num_waiting + num_rows > self._max_waiting:
             seconds = math.ceil(self.num_waiting / self._rows_per_s) if self._rows_per_s else 1
             raise Problem(

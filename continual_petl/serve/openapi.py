@@ -45,6 +45,12 @@ EVENTS = {
     "text/event-stream": 'Events `data: {"text": PIECE}` while the text is generated; then `event: end`, whose data is the '
     "response as JSON, or `event: error`, whose data is a Refusal."
 }
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/PredictRequest"}}},
+    }
+}
 METRICS = {"text/plain": "Prometheus's text format"}
 
 

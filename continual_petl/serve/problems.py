@@ -25,18 +25,16 @@ class Problem(Exception):
         status: int,
         code: str,
         message: str,
-        *,
         row: int | None = None,
         retry_after: int | None = None,
         allow: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, code, message, row, retry_after, allow)  # what pickle needs to recreate this problem
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
         self.allow = allow
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Return what pickle needs to recreate this problem, since replicas send problems to the endpoint's process."""
-        return _again, (self.status, self.code, self.message, self.row, self.retry_after)
+    def __str__(self) -> str:
+        return self.message
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the response."""
@@ -64,10 +62,6 @@ class Unreadable(Problem):
         super().__init__(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log", retry_after=1)
 
 
-def _again(status: int, code: str, message: str, row: int | None, retry_after: int | None) -> Problem:
-    return Problem(status, code, message, row=row, retry_after=retry_after)
-
-
 def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_row") -> Problem:
     """Return a problem with one row, given its 1-based number."""
     return Problem(status, code, f"row {number}: {message}", row=number)
@@ -79,13 +73,6 @@ def unusable(error: InputError, number: int) -> Problem:
     return Problem(409, "bad_row", message, row=number)
 
 
-def timed_out(seconds: float) -> Problem:
-    """Return the problem for a request that waited too long."""
-    return Problem(
-        504, "timed_out", f"no prediction within {seconds:g} s: send fewer rows, or try again when the load is lower"
-    )
-
-
-def stopping() -> Problem:
-    """Return the problem for a request that arrives while the endpoint is stopping."""
-    return Problem(503, "stopping", "the endpoint is stopping: send the request to another one", retry_after=5)
+def gone() -> Problem:
+    """Return the problem for a request whose client no longer waits for the response, which nobody gets."""
+    return Problem(499, "gone", "the client closed the connection")

@@ -1,26 +1,28 @@
-"""Middleware: limits the body of a request, logs and counts the request, and returns an error response if it fails."""
+"""What happens to every request: its host and body are checked, it is logged and counted, and its errors become responses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from pydantic_core import to_json
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from continual_petl.serve.logs import EXTRA
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.problems import Problem
-from continual_petl.serve.request_rows import fault_of
+from continual_petl.serve.problems import Problem, gone
+from continual_petl.serve.request_rows import PredictRequest, fault_of
 
 _log = logging.getLogger("continual_petl.serve")
 _MAX_BODIES = 32
@@ -106,51 +108,49 @@ class AllowedHosts:
 
         if not allowed:
             await TrustedHostMiddleware(reached, self._hosts, www_redirect=False)(scope, receive, unsent)
-        await (self._app if allowed else problem_response(_bad_host(scope)))(scope, receive, send)
-
-
-def _bad_host(scope: Scope) -> Problem:
-    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-    return Problem(
-        400,
-        "bad_host",
-        f"the header Host is {host!r:.100}, which this endpoint does not allow: use its own name, or start it with "
-        "--allowed-host NAME",
-    )
-
-
-class StrictJsonRoute(APIRoute):
-    """A route whose JSON body is refused in words if it cannot be read, or has the same key twice in one object.
-
-    Python would silently keep the last value of a repeated key.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the route's handler, which reads bodies strictly."""
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(_StrictJsonRequest(request.scope, request.receive))
-
-        return strict
-
-
-class _StrictJsonRequest(Request):
-    async def json(self) -> Any:
-        content = await self.body()
-        try:
-            return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
-        except RecursionError:
-            reason = "its brackets are nested too deeply; a request needs at most six levels"
-        except UnicodeDecodeError as error:
-            reason = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
-        except json.JSONDecodeError as error:
-            reason = (
-                f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+        if allowed:
+            await self._app(scope, receive, send)
+        else:
+            host = (
+                f"the header Host is {Headers(scope=scope).get('host', '')!r:.100}, which this endpoint does not allow"
             )
-        except ValueError:
-            reason = "it has a number of too many digits; a request needs no numbers"
-        raise Problem(400, "bad_request", f"the body cannot be read as JSON: {reason}")
+            problem = Problem(400, "bad_host", f"{host}: use its own name, or start it with --allowed-host NAME")
+            await problem_response(problem)(scope, receive, send)
+
+
+async def read_request(request: Request) -> PredictRequest:
+    """Return the body of a request for predictions; FastAPI's own reading keeps the last value of a repeated key.
+
+    Raises:
+        Problem: if it cannot be read, or is not the body of such a request.
+    """
+    try:
+        content = await request.body()
+    except ClientDisconnect as error:
+        raise gone() from error
+    if content and not re.match(r"application/([\w.-]+\+)?json\s*(;|$)", request.headers.get("content-type", ""), re.I):
+        message = "the body is not declared as JSON: send the header Content-Type: application/json"
+        raise Problem(415, "bad_request", message)
+    body = _strict_json(content) if content else None
+    try:
+        return PredictRequest.model_validate(body)
+    except ValidationError as error:
+        fault = fault_of(body, error.errors()[0]["loc"])
+        raise Problem(422, "bad_request", f"{fault}; /docs describes a request") from error
+
+
+def _strict_json(content: bytes) -> Any:
+    try:
+        return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        reason = "its brackets are nested too deeply; a request needs at most six levels"
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
+    except json.JSONDecodeError as error:
+        reason = f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+    except ValueError:
+        reason = "it has a number of too many digits; a request needs no numbers"
+    raise Problem(400, "bad_request", f"the body cannot be read as JSON: {reason}")
 
 
 def _no_constant(name: str) -> Any:
@@ -228,16 +228,7 @@ def as_problem(error: Exception, request: Request | None = None) -> Problem:
     """
     if isinstance(error, Problem):
         return error
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        if isinstance(error.body, bytes):
-            return Problem(
-                415, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
-            )
-        return Problem(422, "bad_request", f"{fault_of(error.body, first['loc'][1:])}; /docs describes a request")
     if isinstance(error, HTTPException):
-        if isinstance(error.__cause__, Problem):
-            return error.__cause__  # raised while the body was read
         allow = (error.headers or {}).get("Allow")
         path, method = ("", "") if request is None else (request.url.path, request.method)
         code, message = {

@@ -22,31 +22,23 @@ _Shares = Annotated[
 ]
 
 
-_NearTie = Annotated[
-    bool,
-    Field(description="Whether the other rows of a batch could decide the label; only for tasks that predict in bf16."),
-]
+_IN_BATCH = "Whether the other rows of a batch could decide"
+_NearTie = Annotated[bool, Field(description=f"{_IN_BATCH} the label; only for tasks that predict in bf16.")]
+_TOKENS = f"{_IN_BATCH} one of the tokens; only for tasks that generate in bf16; with beams always true."
 
 
-_NearTieOfText = Annotated[
-    bool,
-    Field(
-        description="Whether the other rows of a batch could decide one of the tokens; only for tasks that generate in bf16; "
-        "with beams always true."
-    ),
-]
-
-
-class _Found(TypedDict):
-    """What every record has. The last three keys are there if the request did not name the row's task."""
+class _Closed(TypedDict):
+    """Has no keys beside those that are declared."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
+
+class _Found(_Closed):
+    """What every record has. The last three keys are there if the request did not name the row's task."""
+
     task: str
     task_probability: NotRequired[Share]
-    task_near_tie: NotRequired[
-        Annotated[bool, Field(description="Whether the other rows of a batch could decide which task is found.")]
-    ]
+    task_near_tie: NotRequired[Annotated[bool, Field(description=f"{_IN_BATCH} which task is found.")]]
     runners_up: NotRequired[Annotated[dict[str, Share], Field(description="The next most probable tasks.")]]
 
 
@@ -102,7 +94,7 @@ class _Source(_Found):
 class TextPrediction(_Source):
     """A generated text (seq2seq, causal-lm)."""
 
-    near_tie: NotRequired[_NearTieOfText]
+    near_tie: NotRequired[Annotated[bool, Field(description=_TOKENS)]]
 
 
 class OptionPrediction(_Source):
@@ -156,18 +148,14 @@ else:
     ]
 
 
-class Predictions(TypedDict):
+class Predictions(_Closed):
     """One record per row, in the order of the rows."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     predictions: list[_Prediction]
 
 
-class TaskEntry(TypedDict):
+class TaskEntry(_Closed):
     """A learned task."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     task: str
     index: Annotated[int, Field(ge=0, description="Position in the chain of certificates.")]
@@ -193,10 +181,8 @@ class Task(TaskEntry):
     certificate: Annotated[dict[str, JsonValue], Field(description="The certificate, without the list of tensors.")]
 
 
-class Tasks(TypedDict):
+class Tasks(_Closed):
     """All learned tasks, in the order of learning."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     tasks: list[TaskEntry]
 
@@ -207,29 +193,23 @@ class Live(TypedDict):
     live: Literal[True]
 
 
-class Ready(TypedDict):
+class Ready(_Closed):
     """Whether predictions are possible."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     ready: bool
     tasks: Annotated[int, Field(ge=0, description="Number of learned tasks.")]
     why_not: NotRequired[str]
 
 
-class Error(TypedDict):
+class Error(_Closed):
     """What is wrong."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     code: Annotated[str, Field(description="One word for programs, such as unknown_task, busy or bad_row.")]
     message: str
     row: NotRequired[Annotated[int, Field(ge=1, description="1-based number of the row that the error is about.")]]
 
 
-class Refusal(TypedDict):
+class Refusal(_Closed):
     """Why a request got no answer."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     error: Error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,15 @@ ENGINES = ("local", "ray")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MIN_TOKEN = 16
 """Minimum number of characters of a token; a shorter one could be guessed."""
+_COUNTS = ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas", "max_connections")
+_BOUNDS = (
+    (("port",), 0, 65535, "an integer from 0 (any free port) to 65535"),
+    (_COUNTS, 1, math.inf, "an integer of at least 1"),
+    (("resident_bytes",), 0, math.inf, "an integer of at least 0 (0: one bank is kept)"),
+    (("timeout_s", "client_s", "watch_s"), math.ulp(0.0), sys.float_info.max, "a number of seconds above 0"),
+    (("window_ms",), 0, 60_000, "a number of milliseconds from 0 to 60000"),
+)
+"""The lowest and highest value of settings, and both in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +78,16 @@ class ServeSettings:
     """Number of replicas on Ray Serve."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise InputError(f"port: got {self.port}; must be an integer from 0 (any free port) to 65535")
-        for name in ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: got {getattr(self, name)}; must be an integer of at least 1")
-        if self.max_connections is not None and self.max_connections < 1:
-            raise InputError(f"max_connections: got {self.max_connections}; must be an integer of at least 1")
-        if self.resident_bytes is not None and self.resident_bytes < 0:
-            raise InputError(
-                f"resident_bytes: got {self.resident_bytes}; must be an integer of at least 0 (0: one bank is kept)"
-            )
+        for names, lowest, highest, words in _BOUNDS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not lowest <= value <= highest:
+                    raise InputError(f"{name}: got {value}; must be {words}")
         for name in self.allowed_hosts:
             if not name or "*" in name.removeprefix("*."):
                 raise InputError(
                     f"allowed_hosts: got {name!r}; give a name such as models.example.org, or *.example.org for subdomains"
                 )
-        for name in ("timeout_s", "client_s", "watch_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name}: got {getattr(self, name)}; must be a number of seconds above 0")
-        if not 0 <= self.window_ms <= 60_000:
-            raise InputError(f"window_ms: got {self.window_ms}; must be a number of milliseconds from 0 to 60000")
         if self.max_waiting < self.max_rows:
             raise InputError(
                 f"max_waiting: got {self.max_waiting}, but a request may have {self.max_rows} rows, which would always be "
