@@ -132,12 +132,10 @@ class BatchQueue(Generic[_J, _T]):
             raise Problem(503, "stopping", message, retry_after=5)
         if self.num_waiting + num_rows > self._max_waiting:
             seconds = math.ceil(self.num_waiting / self._rows_per_s) if self._rows_per_s else 1
-            raise Problem(
-                429,
-                "busy",
-                f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} are allowed: try again later",
-                retry_after=max(1, min(seconds, _LONGEST_WAIT)),
+            message = (
+                f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} are allowed: try again later"
             )
+            raise Problem(429, "busy", message, retry_after=max(1, min(seconds, _LONGEST_WAIT)))
 
     async def answer(self, jobs: Sequence[_J]) -> list[_T]:
         """Return the outcomes of the parts of one request. If the caller is cancelled, waiting parts leave the queue.

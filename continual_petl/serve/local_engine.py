@@ -6,10 +6,11 @@ Each queue has its own copy of the backbone, because banks are attached to it wh
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, Record
@@ -22,17 +23,29 @@ from continual_petl.serve.settings import ServeSettings
 Seen = Callable[[str, int], None]
 
 
-class Engine(Protocol):
-    """Computes predictions for the rows of requests."""
+class Engine(ABC):
+    """Computes predictions for the rows of requests.
+
+    Args:
+        folder: the run folder.
+        settings: how the run is served.
+    """
+
+    def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
+        self._folder, self._settings = Path(folder).absolute(), settings
+        self._seen: Seen = lambda queue, rows: None
 
     @property
+    @abstractmethod
     def num_waiting(self) -> dict[str, int]:
         """Number of waiting rows, by queue."""
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their size in bytes."""
+        """Number of banks in the memory of this process, and their size in bytes."""
+        return 0, 0
 
+    @abstractmethod
     def load(self) -> None:
         """Load what is needed to predict, unless it is already loaded.
 
@@ -47,7 +60,10 @@ class Engine(Protocol):
         Args:
             seen: called for each batch, with the name of its queue and its number of rows.
         """
+        self._seen = seen
+        await asyncio.to_thread(self.load)
 
+    @abstractmethod
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
         """Return a record for each row of a request.
 
@@ -55,21 +71,16 @@ class Engine(Protocol):
             Problem: if the request gets no predictions; its message explains why.
         """
 
+    @abstractmethod
     async def stop(self) -> None:
         """Answer all accepted requests, then stop."""
 
 
-class LocalEngine:
-    """The engine that predicts in this process.
-
-    Args:
-        folder: the run folder.
-        settings: how the run is served.
-    """
+class LocalEngine(Engine):
+    """The engine that predicts in this process; see `Engine`."""
 
     def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
-        self._folder, self._settings = folder, settings
-        self._seen: Seen = lambda queue, rows: None
+        super().__init__(folder, settings)
         self._queues: dict[str, BatchQueue[Asked, Outcomes]] = {}
         self._runs: dict[str, ServedRun] = {}
 
@@ -90,29 +101,17 @@ class LocalEngine:
             self._runs["labels"] = ServedRun(self._folder, self._settings, generates=False)
             self._runs["labels"].load()
 
-    async def start(self, seen: Seen) -> None:
-        """Load the backbone, and start answering requests; see `Engine.start`."""
-        self._seen = seen
-        await asyncio.to_thread(self.load)
-        self._queue("labels")
-
     async def stop(self) -> None:
         """Answer all accepted requests, then stop."""
         await asyncio.gather(*(queue.stop() for queue in self._queues.values()))
 
     def _queue(self, name: str) -> BatchQueue[Asked, Outcomes]:
         if name not in self._queues:
-            settings = self._settings
             if name not in self._runs:
-                self._runs[name] = ServedRun(self._folder, settings, generates=True)
-            run = self._runs[name]
+                self._runs[name] = ServedRun(self._folder, self._settings, generates=True)
+            limits = {key: getattr(self._settings, key) for key in ("batch_rows", "window_ms", "max_waiting")}
             queue = self._queues[name] = BatchQueue[Asked, Outcomes](
-                name,
-                run.answer,
-                batch_rows=settings.batch_rows,
-                window_ms=settings.window_ms,
-                max_waiting=settings.max_waiting,
-                seen=lambda rows: self._seen(name, rows),
+                name, self._runs[name].answer, seen=lambda rows: self._seen(name, rows), **limits
             )
             queue.start()
         return self._queues[name]
@@ -125,34 +124,25 @@ class LocalEngine:
             queues.setdefault("texts" if texts else "labels", []).append(index)
         for name, own in queues.items():
             self._queue(name).check_room(len(own))  # before any part is queued
-        records: dict[int, Record] = {}
-        parts = [
-            asyncio.ensure_future(self._in_queue(name, asked, own, records, catalog)) for name, own in queues.items()
-        ]
+        parts = [asyncio.ensure_future(self._in_queue(name, asked, own, catalog)) for name, own in queues.items()]
         try:
-            await asyncio.gather(*parts)
+            records = dict(chain.from_iterable(found.items() for found in await asyncio.gather(*parts)))
         finally:
             for part in parts:
                 part.cancel()  # waiting parts leave the queue
-        return [records[index] for index in range(len(asked.rows))]
+        return [records[index] for index in range(asked.num_rows)]
 
-    async def _in_queue(
-        self, name: str, asked: Asked, own: Sequence[int], records: dict[int, Record], catalog: Catalog
-    ) -> None:
+    async def _in_queue(self, name: str, asked: Asked, own: Sequence[int], catalog: Catalog) -> dict[int, Record]:
+        """Return the records of some rows by their indices, after they have waited in a queue."""
         size = self._settings.batch_rows
-        parts = [own[start : start + size] for start in range(0, len(own), size)]
-        outcomes = await self._queue(name).answer([asked.part(part) for part in parts])
-        routes = {}
-        for part, outcome in zip(parts, outcomes, strict=True):
-            for index, row in zip(part, outcome, strict=True):
-                if isinstance(row, Later):
-                    routes[index] = row.route
-                else:
-                    records[index] = row
+        parts = [asked.part(own[start : start + size]) for start in range(0, len(own), size)]
+        outcomes = dict(zip(own, chain.from_iterable(await self._queue(name).answer(parts)), strict=True))
+        routes = {index: outcome.route for index, outcome in outcomes.items() if isinstance(outcome, Later)}
+        records = {index: outcome for index, outcome in outcomes.items() if not isinstance(outcome, Later)}
         if routes:
-            tasks = [routes[index].task if index in routes else None for index in range(len(asked.rows))]
-            texts: dict[int, Record] = {}
-            await self._in_queue("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
+            tasks = [routes[index].task if index in routes else None for index in range(asked.num_rows)]
+            texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(routes), catalog)
             for index, route in routes.items():
                 generated = Prediction(task=route.task, value=texts[index][ANSWER])
                 records[index] = record(catalog, asked.rows[index], route.beside(generated))
+        return records

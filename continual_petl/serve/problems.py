@@ -76,3 +76,8 @@ def unusable(error: InputError, number: int) -> Problem:
 def gone() -> Problem:
     """Return the problem for a request whose client no longer waits for the response, which nobody gets."""
     return Problem(499, "gone", "the client closed the connection")
+
+
+def no_routing() -> Problem:
+    """Return the problem of a row without a task in a run without routing statistics."""
+    return Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")

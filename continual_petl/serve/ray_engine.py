@@ -16,7 +16,7 @@ from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
 from continual_petl.serve.batch_queue import WorkerThread
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.local_engine import Seen
+from continual_petl.serve.local_engine import Engine
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.served_run import Outcomes, ServedRun
@@ -25,7 +25,7 @@ from continual_petl.serve.settings import ServeSettings
 _NAME = "continual-petl"
 
 
-class RayEngine:
+class RayEngine(Engine):
     """The engine on Ray Serve. It joins the cluster that RAY_ADDRESS names, or starts one on this machine.
 
     Args:
@@ -34,20 +34,14 @@ class RayEngine:
     """
 
     def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
-        self._folder, self._settings = str(Path(folder).absolute()), settings
+        super().__init__(folder, settings)
         self._handle: Any = None
         self._num_waiting = 0
-        self._seen: Seen = lambda queue, rows: None
 
     @property
     def num_waiting(self) -> dict[str, int]:
         """Number of rows that are waiting or being computed, in all replicas."""
         return {"ray": self._num_waiting}
-
-    @property
-    def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their size in bytes: none in this process."""
-        return 0, 0
 
     def load(self) -> None:
         """Start the replicas, unless they are already running; see `Engine.load`."""
@@ -58,8 +52,7 @@ class RayEngine:
             from ray import serve
         except ImportError as error:
             raise InputError(
-                f"engine: Ray Serve is not installed ({error}); install the extra: "
-                "pip install 'continual-petl[serve-ray]'"
+                f"engine: Ray Serve is not installed ({error}); install the extra: pip install 'continual-petl[serve-ray]'"
             ) from error
         if not ray.is_initialized():
             start_ray(ray)
@@ -71,12 +64,7 @@ class RayEngine:
             max_queued_requests=settings.max_waiting,
             graceful_shutdown_timeout_s=settings.timeout_s,
         )(_replica(settings))
-        self._handle = serve.run(deployment.bind(self._folder, settings), name=_NAME, route_prefix=None)
-
-    async def start(self, seen: Seen) -> None:
-        """Start the replicas; see `Engine.start`."""
-        self._seen = seen
-        await asyncio.to_thread(self.load)
+        self._handle = serve.run(deployment.bind(str(self._folder), settings), name=_NAME, route_prefix=None)
 
     async def stop(self) -> None:
         """Stop the replicas after they have answered."""
@@ -87,27 +75,18 @@ class RayEngine:
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
         """Return a record for each row of a request; see `Engine.answer`."""
         if asked.put is not None:
-            raise Problem(
-                422,
-                "no_stream",
-                "stream: texts are not streamed from replicas on Ray Serve: send the request without it",
-            )
+            message = "stream: texts are not streamed from replicas on Ray Serve: send the request without it"
+            raise Problem(422, "no_stream", message)
         from ray.serve.exceptions import BackPressureError
 
-        size = self._settings.batch_rows
-        parts = [
-            asked.part(range(start, min(start + size, asked.num_rows))) for start in range(0, asked.num_rows, size)
-        ]
+        size, indices = self._settings.batch_rows, range(asked.num_rows)
+        parts = [asked.part(indices[start : start + size]) for start in indices[::size]]
         self._num_waiting += asked.num_rows
         try:
             outcomes = await asyncio.gather(*(self._handle.answer.remote(part) for part in parts))
         except BackPressureError as error:
-            raise Problem(
-                429,
-                "busy",
-                f"more than {self._settings.max_waiting:,} requests are waiting: try again later",
-                retry_after=1,
-            ) from error
+            message = f"more than {self._settings.max_waiting:,} requests are waiting: try again later"
+            raise Problem(429, "busy", message, retry_after=1) from error
         finally:
             self._num_waiting -= asked.num_rows
         records: list[Record] = []

@@ -23,7 +23,7 @@ from continual_petl.predictor.records import Row, RowForm, row_of, standard_colu
 from continual_petl.predictor.row_checks import check_request
 from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.problems import Problem, bad_row
+from continual_petl.serve.problems import Problem, bad_row, no_routing
 from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
@@ -124,16 +124,11 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     if not values:
         raise Problem(422, "no_rows", "inputs: the list is empty; give at least one row")
     if len(values) > settings.max_rows:
-        raise Problem(
-            413,
-            "too_many_rows",
-            f"inputs: {len(values):,} rows; at most {settings.max_rows:,} are allowed: send several requests",
-        )
+        raise _too_many_rows(f"{len(values):,} rows", settings.max_rows)
     tasks = request.task if isinstance(request.task, list) else [request.task] * len(values)
     if len(tasks) != len(values):
-        raise Problem(
-            409, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
-        )
+        what = f"task: {len(tasks):,} tasks for {len(values):,} rows"
+        raise Problem(409, "bad_request", f"{what}; give one per row, or one for all")
     _check_options(values, tasks, catalog, settings.max_rows)
     rows: list[Row] = []
     taken, most = catalog.taken(), settings.max_characters
@@ -168,12 +163,12 @@ def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: 
         own = value.get("options") if isinstance(value, dict) else None
         total += len(own) if isinstance(own, list) else 1 if task is None else num_options[task]
     if total > max_rows:
-        raise Problem(
-            413,
-            "too_many_rows",
-            f"inputs: {len(tasks):,} rows, which count as {total:,}, each row once per option of its task; at most "
-            f"{max_rows:,} are allowed: send several requests",
-        )
+        counts = f"which count as {total:,}, each row once per option of its task"
+        raise _too_many_rows(f"{len(tasks):,} rows, {counts}", max_rows)
+
+
+def _too_many_rows(rows: str, most: int) -> Problem:
+    return Problem(413, "too_many_rows", f"inputs: {rows}; at most {most:,} are allowed: send several requests")
 
 
 def _check_stream(tasks: Sequence[str | None], catalog: Catalog, settings: ServeSettings) -> None:
@@ -240,7 +235,7 @@ def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most:
         most: maximum number of characters.
     """
     if form is None and not taken.unnamed:
-        raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
+        raise no_routing()
     named = form is not None
     must = f"each row must be {taken.in_words() if form is None else in_words(form, named=True)}"
     columns = _columns(value, form, number, taken, must)
@@ -320,10 +315,6 @@ def _image(value: Any, number: int) -> Row:
         reason = f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}"
         raise bad_row(number, reason, status=409) from error
     if width * height > _MAX_PIXELS:
-        raise bad_row(
-            number,
-            f"image: it has {width:,} x {height:,} pixels; at most {_MAX_PIXELS:,} are allowed: make it smaller",
-            status=413,
-            code="too_many_pixels",
-        )
+        what = f"image: it has {width:,} x {height:,} pixels; at most {_MAX_PIXELS:,} are allowed: make it smaller"
+        raise bad_row(number, what, status=413, code="too_many_pixels")
     return {"bytes": content}

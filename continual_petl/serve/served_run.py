@@ -26,7 +26,7 @@ from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, ta
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.problems import Problem, Unreadable, unusable
+from continual_petl.serve.problems import Problem, Unreadable, no_routing, unusable
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.store.bank_cache import RESIDENT_BYTES
@@ -77,12 +77,8 @@ class VerifiedTasks:
                     continue
                 _log.error("task %s is not served: %s", task, " ".join(check.problems))
                 self._refused[task] = seal, time.monotonic() + REFUSED_S
-            raise Problem(
-                503,
-                "not_verified",
-                f"task {task!r} does not match its certificate, so it gives no predictions",
-                retry_after=REFUSED_S,
-            )
+            message = f"task {task!r} does not match its certificate, so it gives no predictions"
+            raise Problem(503, "not_verified", message, retry_after=REFUSED_S)
 
 
 _LOADING = threading.Lock()
@@ -119,12 +115,8 @@ class ServedRun:
             allow_kinds(folder)
         self._catalog = Catalog(folder)
         bytes_ = RESIDENT_BYTES if settings.resident_bytes is None else settings.resident_bytes
-        self._session = Session(
-            load_stream(self._catalog.store.stream_file, code=settings.remote_code),
-            self._catalog.store,
-            consent=settings.remote_code,
-            resident_bytes=bytes_,
-        )
+        stream = load_stream(self._catalog.store.stream_file, code=settings.remote_code)
+        self._session = Session(stream, self._catalog.store, consent=settings.remote_code, resident_bytes=bytes_)
         self._verified = VerifiedTasks(self._session)
 
     @property
@@ -233,9 +225,8 @@ class ServedRun:
                     self._session.models.backbone_of(task)
             except InputError as error:
                 _log.error("the backbone cannot be loaded: %s", error)
-                raise Problem(
-                    503, "no_backbone", "the backbone cannot be loaded: see the endpoint's log", retry_after=60
-                ) from error
+                message = "the backbone cannot be loaded: see the endpoint's log"
+                raise Problem(503, "no_backbone", message, retry_after=60) from error
 
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
@@ -283,9 +274,7 @@ class ServedRun:
             finder = task_finder(models)
         except InputError as error:
             _log.error("tasks cannot be found: %s", error)
-            raise Problem(
-                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
-            ) from error
+            raise no_routing() from error
         self._load(finder.certificates)
         if finder.reads_images and not all(isinstance(row, dict) for row in rows):
             # A text would be read as a path on the server.
