@@ -17,8 +17,7 @@ from continual_petl.predictor.batching import groups, mixed_batches, same_batche
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.records import Row, Unknown
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
-from continual_petl.predictor.states_below import chosen_states, kept_states, with_states
-from continual_petl.predictor.task_finder import task_finder
+from continual_petl.predictor.task_finder import chosen_states, kept_states, task_finder, with_states
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.folder.progress import not_learned

@@ -131,16 +131,19 @@ class TaskColumns:
     @property
     def _templates(self) -> dict[str, str]:
         """The templates that make a column that its rows are read from."""
-        made = None if self.data is None else self.data.templates
-        return {name: template for name, template in (made or {}).items() if name in self.own}
+        made = (self.data and self.data.templates) or {}
+        return {name: template for name, template in made.items() if name in self.own}
 
     @property
     def made(self) -> tuple[tuple[tuple[str, str], ...], ...]:
         """The templates and the marks of lists that make its rows, by which tasks with the same columns still differ."""
-        lists = {} if self.data is None or self.data.lists is None else self.data.lists
-        return tuple(sorted(self._templates.items())), tuple(
-            sorted((*at,) for at in lists.items() if at[0] in self.read)
-        )
+        marks = sorted((name, mark) for name, mark in self._marks.items() if name in self.read)
+        return tuple(sorted(self._templates.items())), tuple(marks)
+
+    @property
+    def _marks(self) -> Mapping[str, str]:
+        """What separates the parts of a text, for the columns in which a text is a list."""
+        return (self.data and self.data.lists) or {}
 
     @property
     def parts(self) -> dict[str, bool]:
@@ -155,12 +158,11 @@ class TaskColumns:
         Raises:
             InputError: if a cell cannot be used for it.
         """
-        lists = {} if self.data is None or self.data.lists is None else self.data.lists
         templates = self._templates
-        if not templates and not lists:
+        if not templates and not self._marks:
             return record
         place = Where(task=self.certificate.task, split="input", origin=where)
-        lists = {name: mark for name, mark in lists.items() if isinstance(record.get(name), str)}
+        lists = {name: mark for name, mark in self._marks.items() if isinstance(record.get(name), str)}
         table = split_cells(place, {name: [cell] for name, cell in record.items()}, lists)
         gone = _gone(record, templates)
         if not all(is_there(name, record) for name in self.own) and has_fields({**table, **gone}, templates):
@@ -214,12 +216,12 @@ class TaskColumns:
     def form(self, names: tuple[str, ...]) -> RowForm:
         """Return the form of a row that is read from these columns."""
         certificate, kind = self.certificate, kind_of(self.certificate)
-        chat = None if certificate.chat is None else certificate.chat.system
+        reader, options = f"task {certificate.task!r}", certificate.options_from == "row"
+        if certificate.chat is not None:
+            system = certificate.chat.system
+            return RowForm(reader, names, "messages", _FORMS["messages"], options=options, system=system, asked=True)
         holds = "tokens" if kind.per_word else "image" if kind.reads_images else "text"
-        holds = holds if certificate.chat is None else "messages"
-        form = kind.cell_form if certificate.chat is None else _FORMS["messages"]
-        reader = f"task {certificate.task!r}"
-        return RowForm(reader, names, holds, form, options=certificate.options_from == "row", system=chat, asked=True)
+        return RowForm(reader, names, holds, kind.cell_form, options=options, asked=True)
 
 
 def _gone(record: Record, templates: Mapping[str, str]) -> dict[str, list[None]]:

@@ -143,14 +143,32 @@ def _parts(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | Non
         ValueError: if the task cannot read it, with the end of a sentence that begins with the number of the row, and after
             a semicolon what is true of all rows.
     """
-    kind, options = kind_of(certificate), None
+    kind = kind_of(certificate)
+    own, options = _of_type(row, certificate)
+    if options is not None and (fault := options_fault(options, list(options))) is not None:
+        raise ValueError(f", options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
+    if certificate.chat is not None:
+        return own, options
+    texts = [] if kind.reads_images else [own] if isinstance(own, str) else [*own]
+    if not all(map(str.strip, texts)):
+        raise ValueError(
+            f" is {_shown(own)}, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
+        )
+    if (half := half_character("\n".join([*texts, *(options or ())]))) is not None:
+        raise ValueError(
+            f" contains {half}, half of a surrogate pair, which is not a character; write the complete character"
+        )
+    return own.split() if kind.per_word and isinstance(own, str) else list(own) if kind.per_word else own, options
+
+
+def _of_type(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | None]:
+    """Return a row of the type that a task takes, a conversation as messages, and its options; see `_parts`."""
+    options = None
     if certificate.options_from == "row":
         if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
             wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
             raise ValueError(f" is {_shown(row)}; each row of this task is {wanted}")
         row, options = row
-        if (fault := options_fault(options, list(options))) is not None:
-            raise ValueError(f", options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
     if certificate.chat is not None:
         try:
             return conversation(messages_of(row), certificate.chat.system, ends="user"), options
@@ -159,34 +177,21 @@ def _parts(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | Non
                 f" is {_shown(row)}: {error}; each row of this task is the text of a user message, or a list of messages "
                 "{role, content} that ends with a user message"
             ) from error
-    if (wanted_row := kind.wanted_row(row, pair=certificate.pair)) is not None:
+    if (wanted_row := kind_of(certificate).wanted_row(row, pair=certificate.pair)) is not None:
         raise ValueError(f" is {_shown(row)}; each row of this task is {wanted_row}")
-    texts = [] if kind.reads_images else [row] if isinstance(row, str) else [*row]
-    if not all(map(str.strip, texts)):
-        raise ValueError(
-            f" is {_shown(row)}, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
-        )
-    if (half := half_character("\n".join([*texts, *(options or ())]))) is not None:
-        raise ValueError(
-            f" contains {half}, half of a surrogate pair, which is not a character; write the complete character"
-        )
-    return row.split() if kind.per_word and isinstance(row, str) else list(row) if kind.per_word else row, options
+    return row, options
 
 
 def accepts(row: Row, certificate: Certificate) -> bool:
     """Return whether a task takes rows like this one, which was given without a task name."""
-    if certificate.options_from == "row":
-        if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
-            return False
-        row = row[0]
-    if certificate.chat is not None:
-        try:
-            return bool(conversation(messages_of(row), certificate.chat.system, ends="user"))
-        except ValueError:
-            return False
-    if isinstance(row, tuple) and len(row) == 2 and not certificate.pair:
-        return False  # a pair, never two words
-    return kind_of(certificate).wanted_row(row, pair=certificate.pair) is None
+    takes_pairs = certificate.pair or certificate.options_from == "row" or certificate.chat is not None
+    if isinstance(row, tuple) and len(row) == 2 and not takes_pairs:
+        return False  # never two words
+    try:
+        _of_type(row, certificate)
+    except ValueError:
+        return False
+    return True
 
 
 def in_words(

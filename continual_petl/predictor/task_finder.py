@@ -1,5 +1,7 @@
 """Find the task of each row that is given without a task name, with a router over the tasks of a run, and similar tasks.
 
+The states below the banks are kept from the router's pass, so that the banks' own passes can start from them.
+
 Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
 
@@ -11,6 +13,9 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import locked
@@ -18,6 +23,7 @@ from continual_petl.banks.config.spec import select_layers
 from continual_petl.errors import InputError, counted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of
+from continual_petl.learner.respond import STATES
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import accepts, check_request
@@ -36,6 +42,10 @@ ROUNDING = {"fp32": (1e-3, 1e-5), "bf16": (0.5, 0.005)}
 """How much a row's result can depend on the other rows of its batch, by precision of the backbone: the difference of two
 tasks' log-probabilities, and the distance from a task as a share of its threshold; docs/explanation/bit-identity.md has the
 differences that were measured."""
+
+
+MAX_BYTES = 2**29
+"""Maximum size of the kept states in bytes; if they would take more, none are kept, and passes start at the embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,3 +265,53 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
         )
     states_NF = np.stack(list(finder.states(models, rows)[group].values()))
     return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))
+
+
+def kept_states(models: ModelCache, finder: TaskFinder, num_rows: int) -> dict[Encoding, StatesBelow] | None:
+    """Return, for each encoding, an object that can hold the rows' states; None if no bank could start from them.
+
+    Args:
+        models: the run's backbone and banks.
+        finder: finds the task of the rows.
+        num_rows: number of rows.
+    """
+    layer, backbone = finder.lowest_layer(models), models.backbone_of(next(iter(finder.certificates)))
+    num_tokens = backbone.max_length or 1024  # images have no maximum length; few models have more patches
+    fits = num_rows * num_tokens * backbone.hidden_size * 4 <= MAX_BYTES
+    return {encoding: StatesBelow(layer=layer) for encoding in finder.groups} if layer and fits else None
+
+
+def chosen_states(
+    finder: TaskFinder, kept: Mapping[Encoding, StatesBelow] | None, tasks: Mapping[int, str]
+) -> StatesBelow | None:
+    """Return the kept states of rows, each encoded as its task encodes it.
+
+    Args:
+        finder: the finder that found the tasks.
+        kept: the kept states, by encoding; None if there are none.
+        tasks: the task of each row, by row index.
+    """
+    if not kept:
+        return None
+    encodings = {task: encoding for encoding, (_, names) in finder.groups.items() for task in names}
+    states = {index: kept[encodings[task]].states[index] for index, task in tasks.items()}
+    return StatesBelow(layer=next(iter(kept.values())).layer, states=states)
+
+
+def with_states(batch: dict[str, Tensor], below: StatesBelow | None, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return a batch with the states from which its pass can start, if there are any.
+
+    Args:
+        batch: an evaluation batch, padded on the right.
+        below: the states, by row; None if there are none.
+        rows: the row index, as in ``below``, of each row of the batch.
+    """
+    if below is None:
+        return batch
+    states = [below.states[row] for row in rows]
+    if "attention_mask" in batch and batch["attention_mask"].sum(1).tolist() != list(map(len, states)):
+        return (
+            batch  # of a task that generates, or one that was replaced in the meantime and encodes its rows differently
+        )
+    width = batch["input_ids"].shape[1] if "input_ids" in batch else len(states[0])
+    return {**batch, STATES: torch.stack([pad(each_TH, (0, 0, 0, width - len(each_TH))) for each_TH in states])}

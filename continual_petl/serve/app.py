@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -87,12 +87,10 @@ async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
     first = await anext(events)
 
     async def all_events() -> AsyncGenerator[bytes]:
-        try:
+        async with aclosing(events):
             yield first
             async for each in events:
                 yield each
-        finally:
-            await events.aclose()
 
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(all_events(), headers=headers, media_type="text/event-stream")

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
@@ -103,7 +104,7 @@ class BatchQueue(Generic[_J, _T]):
         self.num_waiting = 0
         """Number of rows in the queue, not counting those that are being computed."""
         self._rows_per_s = 0.0
-        self._some, self._full = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
         self._closing = False
         self._thread = WorkerThread(f"queue-{name}")
         self._task: asyncio.Task[None] | None = None
@@ -115,8 +116,7 @@ class BatchQueue(Generic[_J, _T]):
     async def stop(self) -> None:
         """Compute all waiting jobs, then stop."""
         self._closing = True
-        self._some.set()
-        self._full.set()
+        self._changed.set()
         if self._task is not None:
             await self._task
         self._thread.stop()
@@ -148,9 +148,7 @@ class BatchQueue(Generic[_J, _T]):
         waiting = [_Waiting[_J, _T](job, loop.create_future()) for job in jobs]
         self._queue.extend(waiting)
         self.num_waiting += sum(job.num_rows for job in jobs)
-        self._some.set()
-        if self.num_waiting >= self._batch_rows:
-            self._full.set()
+        self._changed.set()
         try:
             return [await part.answer for part in waiting]
         except BaseException:
@@ -169,17 +167,8 @@ class BatchQueue(Generic[_J, _T]):
             self.num_waiting = sum(part.job.num_rows for part in kept)
 
     async def _work(self) -> None:
-        while True:
-            if not self._queue:
-                if self._closing:
-                    return
-                self._some.clear()
-                await self._some.wait()
-                continue
-            await self._fill()
+        while await self._filled():
             batch = self._next()
-            if not batch:
-                continue
             rows, started = sum(part.job.num_rows for part in batch), time.monotonic()
             self._seen(rows)
             outcomes = await self._thread.call(self._computed, [part.job for part in batch])
@@ -193,17 +182,15 @@ class BatchQueue(Generic[_J, _T]):
                 else:
                     part.answer.set_result(outcome)
 
-    async def _fill(self) -> None:
-        """Wait until the batch is full, or its first row has waited for the whole window."""
-        self._full.clear()
-        if self.num_waiting >= self._batch_rows or self._closing:
-            return
-        left = self._queue[0].since + self._window_s - time.monotonic()
-        if left > 0:
-            try:
-                await asyncio.wait_for(self._full.wait(), left)
-            except TimeoutError:
-                return
+    async def _filled(self) -> bool:
+        """Wait until a batch is full, or its first row has waited for the whole window; False: there will be none."""
+        while True:
+            left = self._queue[0].since + self._window_s - time.monotonic() if self._queue else None
+            if self._closing or (left is not None and (left <= 0 or self.num_waiting >= self._batch_rows)):
+                return bool(self._queue)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
 
     def _next(self) -> list[_Waiting[_J, _T]]:
         batch: list[_Waiting[_J, _T]] = []

@@ -21,8 +21,14 @@ from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, Row, record_of, route_of
-from continual_petl.predictor.states_below import chosen_states, kept_states
-from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
+from continual_petl.predictor.task_finder import (
+    Encoding,
+    Route,
+    TaskFinder,
+    chosen_states,
+    kept_states,
+    task_finder,
+)
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.serve.catalog import Catalog

@@ -12,8 +12,7 @@ import torch
 
 from continual_petl import Run, learn
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.predictor.states_below import chosen_states, kept_states
-from continual_petl.predictor.task_finder import task_finder
+from continual_petl.predictor.task_finder import chosen_states, kept_states, task_finder
 from continual_petl.router.row_states import StatesBelow
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.streams_in_code import stream, task_of_kind
@@ -57,7 +56,7 @@ def test_lower_layers_are_computed_once(
     part.register_forward_hook(lambda *given: calls.append(given))
     run.predict(rows, unknown="nearest", batch_size=64)
     num_shared = len(calls)
-    monkeypatch.setattr("continual_petl.predictor.states_below.MAX_BYTES", 0)
+    monkeypatch.setattr("continual_petl.predictor.task_finder.MAX_BYTES", 0)
     run.predict(rows, unknown="nearest", batch_size=64)
     assert num_shared < len(calls) - num_shared
 
@@ -117,7 +116,7 @@ def test_states_of_many_rows_are_not_kept(
     models = run.session.models
     backbone = models.backbone("fp32")
     monkeypatch.setattr(
-        "continual_petl.predictor.states_below.MAX_BYTES", backbone.max_length * backbone.hidden_size * 4 * 3
+        "continual_petl.predictor.task_finder.MAX_BYTES", backbone.max_length * backbone.hidden_size * 4 * 3
     )
     assert kept_states(models, task_finder(models), 3) is not None
     assert kept_states(models, task_finder(models), 4) is None
