@@ -5,6 +5,7 @@ changed.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ class Catalog:
         self._stamp: object = None
         self._refreshing = threading.Lock()
         self._certificates: dict[str, Certificate] = {}
-        self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._taken: dict[str, tuple[str, AcceptedRows]] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._taken: dict[str, AcceptedRows] = {}
         self._together: tuple[dict[str, str], AcceptedRows] | None = None
         self.store = self._live
         """The run folder as it was at the last call of `refresh`."""
@@ -64,12 +65,10 @@ class Catalog:
             store = self.store.snapshot()  # the snapshot keeps the certificates that are already in memory
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
-            kept = self._certificates.copy().items()
-            self._certificates = {
-                task: certificate for task, certificate in kept if certificate.seal == seals.get(task)
-            }
-            self._entries = {task: entry for task, entry in self._entries.copy().items() if task in seals}
-            self._taken = {task: taken for task, taken in self._taken.copy().items() if task in seals}
+            kept = {*seals.values()}
+            self._certificates = {seal: value for seal, value in self._certificates.copy().items() if seal in kept}
+            self._entries = {seal: value for seal, value in self._entries.copy().items() if seal in kept}
+            self._taken = {seal: value for seal, value in self._taken.copy().items() if seal in kept}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True
@@ -85,17 +84,16 @@ class Catalog:
             Problem: if the task was forgotten (410), or has not been learned (404).
             Unreadable: if the certificate cannot be read; the task may have been forgotten since the last call of `refresh`.
         """
-        seal, certificate = self.seals.get(task), self._certificates.get(task)
-        if certificate is not None and certificate.seal == seal:
-            return certificate
-        if seal is not None:
+        if seal := self.seals.get(task):
+            if seal in self._certificates:
+                return self._certificates[seal]
             try:
                 certificate = self.store.certificate(task)
             except StoreError as error:
                 raise Unreadable(task) from error
             while len(self._certificates) >= _MAX_CERTIFICATES:
                 del self._certificates[next(iter(self._certificates))]
-            self._certificates[task] = certificate
+            self._certificates[certificate.seal] = certificate
             return certificate
         if task in self.forgotten:
             raise Problem(
@@ -109,14 +107,12 @@ class Catalog:
         seals = self.seals
         if self._together is not None and self._together[0] is seals:
             return self._together[1]
-        known, per_task = self._taken, list[AcceptedRows]()
+        per_task = list[AcceptedRows]()
         for task, seal in seals.items():
-            if (own := known.get(task)) is None or own[0] != seal:
-                try:
-                    own = known[task] = (seal, AcceptedRows.by(self.certificate(task)))
-                except Problem:  # it cannot be read at the moment; a request for the task says so
-                    continue
-            per_task.append(own[1])
+            with suppress(Problem):  # it cannot be read at the moment; a request for the task says so
+                if seal not in self._taken:
+                    self._taken[seal] = AcceptedRows.by(self.certificate(task))
+                per_task.append(self._taken[seal])
         together = AcceptedRows.union(per_task)
         if len(per_task) == len(seals):
             self._together = (seals, together)
@@ -128,18 +124,14 @@ class Catalog:
         Raises:
             Problem: see `certificate`.
         """
-        seal, entry = self._entries.get(task, ("", {}))
-        if seal != self.seals.get(task):
+        seal = self.seals.get(task, "")
+        if seal not in self._entries:
             certificate = self.certificate(task)
             try:
                 known = entry_of(self.store, task)
             except StoreError as error:
                 raise Unreadable(task) from error
-            entry = known | {
-                "labels": None if certificate.labels is None else list(certificate.labels),
-                "pair": certificate.pair,
-                "routing": ROUTER in certificate.files,
-                "seal": certificate.seal,
-            }
-            self._entries[task] = (certificate.seal, entry)
-        return entry
+            labels = None if certificate.labels is None else list(certificate.labels)
+            own = {"pair": certificate.pair, "routing": ROUTER in certificate.files, "seal": certificate.seal}
+            self._entries[seal] = known | {"labels": labels} | own
+        return self._entries[seal]

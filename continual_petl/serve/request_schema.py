@@ -48,6 +48,10 @@ def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, S
     forms = [form for form in taken.objects() if form in taken.named] + sorted(taken.named.difference(taken.objects()))
     named = list(dict.fromkeys(name for form in forms or UNNAMED for name in _written(form, taken, named=True)))
     objects = {_name(keys): {key: cells.get(key, _ref("Text")) for key in keys} for keys in (*taken.objects(), *forms)}
+    refused = (
+        "A row that does not have the form of its own task is refused with status 409. The characters of a row together are "
+        f"at most {settings.max_characters:,}."
+    )
     schemas = {
         "Text": text,
         "Words": _list("Text", 1, settings.max_characters),
@@ -59,9 +63,7 @@ def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, S
             for name, parts in objects.items()
         },
         "NamedRow": {
-            "description": "A row whose task is named, in one of the forms that the learned tasks take. A row that does not "
-            "have the form of its own task is refused with status 409. The characters of a row together are at most "
-            f"{settings.max_characters:,}.",
+            "description": f"A row whose task is named, in one of the forms that the learned tasks take. {refused}",
             "anyOf": list(map(_ref, named)),
         },
         "UnnamedRow": {
@@ -70,7 +72,7 @@ def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, S
         },
         "PredictRequest": _request(settings, named, unnamed, streams=taken.streams and settings.streams),
     }
-    return {name: schemas[name] for name in schemas if name in _used(schemas, "PredictRequest")}
+    return {name: schema for name, schema in schemas.items() if name in _used(schemas, "PredictRequest")}
 
 
 def _request(settings: ServeSettings, named: Sequence[str], unnamed: Sequence[str], *, streams: bool) -> Schema:
@@ -105,28 +107,20 @@ def _request(settings: ServeSettings, named: Sequence[str], unnamed: Sequence[st
         },
     }
     names = {"type": ["string", "array"], "items": {"type": "string"}}
-    all_named = {"required": ["task"], "properties": {"task": names}}
     some_named = {"required": ["task"], "properties": {"task": {"type": ["string", "array"], "contains": names}}}
-    conditions: list[Schema] = [{"if": all_named, "then": _rows({"NamedRow": named}, settings.max_rows)}]
+    one_row = {"inputs": {"type": ["string", "object", "array"], "maxItems": 1}, "task": {**names, "maxItems": 1}}
+    conditions = [_if("task", names, _rows({"NamedRow": named}, settings.max_rows))]
     if unnamed:
-        conditions.append(
-            {"if": {"not": some_named}, "then": _rows({"UnnamedRow": unnamed}, settings.max_rows)},
-        )
+        conditions.append({"if": {"not": some_named}, "then": _rows({"UnnamedRow": unnamed}, settings.max_rows)})
     if streams:
-        one_row = {
-            "required": ["task"],
-            "properties": {
-                "inputs": {"type": ["string", "object", "array"], "maxItems": 1},
-                "task": {**names, "maxItems": 1},
-            },
-        }
-        asked = {"required": ["stream"], "properties": {"stream": {"const": True}}}
-        conditions.append({"if": asked, "then": one_row})
+        conditions.append(_if("stream", {"const": True}, {"required": ["task"], "properties": one_row}))
     required = ["inputs"] if unnamed else ["inputs", "task"]
-    return _object(properties, required, description="Rows to predict.") | {
-        "title": "PredictRequest",
-        "allOf": conditions,
-    }
+    described = _object(properties, required, description="Rows to predict.")
+    return described | {"title": "PredictRequest", "allOf": conditions}
+
+
+def _if(key: str, schema: Schema, then: Schema) -> Schema:
+    return {"if": {"required": [key], "properties": {key: schema}}, "then": then}
 
 
 def _rows(kinds: dict[str, Sequence[str]], most: int) -> Schema:
@@ -149,11 +143,9 @@ def _written(form: Form, taken: AcceptedRows, *, named: bool) -> list[str]:
 
 
 def _name(keys: Form) -> str:
-    return (
-        "PairRow"
-        if keys == PAIR
-        else f"{('With' if keys[-1] == 'options' else 'And').join(map(str.capitalize, keys))}Row"
-    )
+    if keys == PAIR:
+        return "PairRow"
+    return ("With" if keys[-1] == "options" else "And").join(map(str.capitalize, keys)) + "Row"
 
 
 def _used(schemas: dict[str, Schema], name: str) -> set[str]:
