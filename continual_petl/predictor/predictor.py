@@ -108,7 +108,7 @@ class Predictor:
                 f"got {counted(len(given), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
                 "order, or a single task for all rows"
             )
-        predictions = self.resume(given.rows_of(tasks), dict(enumerate(tasks)), None, batch_size=batch_size)
+        predictions = self._by_row(given.rows_of(tasks), dict(enumerate(tasks)), batch_size)
         return [predictions[number] for number in range(len(tasks))]
 
     def _found(self, rows: Any, batch_size: int, unknown: Unknown) -> Prediction | list[Prediction]:
@@ -174,10 +174,16 @@ class Predictor:
         Raises:
             InputError: as in `predict`.
         """
+        self._check_learned([*dict.fromkeys(tasks.values())])
+        return self._by_row(rows, tasks, batch_size, below)
+
+    def _by_row(
+        self, rows: Sequence[Row], tasks: Mapping[int, str], batch_size: int, below: StatesBelow | None = None
+    ) -> dict[int, Prediction]:
+        """Return the predictions of rows by index; see `resume`."""
         numbers: dict[str, list[int]] = {}
         for number, name in tasks.items():
             numbers.setdefault(name, []).append(number)
-        self._check_learned(list(numbers))
         by_task = self._by_task(rows, numbers, batch_size, below)
         return {
             number: found for task, own in numbers.items() for number, found in zip(own, by_task[task], strict=True)

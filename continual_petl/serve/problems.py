@@ -29,9 +29,13 @@ class Problem(Exception):
         retry_after: int | None = None,
         allow: str | None = None,
     ) -> None:
-        super().__init__(status, code, message, row, retry_after, allow)  # what pickle needs to recreate this problem
+        super().__init__(status, code, message, row, retry_after, allow)
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
         self.allow = allow
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what pickle needs to recreate this problem, since replicas send problems to the endpoint's process."""
+        return Problem, self.args
 
     def __str__(self) -> str:
         return self.message
