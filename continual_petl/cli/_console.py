@@ -20,6 +20,17 @@ def out() -> Console:
     return SafeConsole(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
+def say(*lines: str) -> None:
+    """Print each line as it is: without markup or control characters, and wrapped only by the terminal."""
+    for line in lines:
+        out().print(printable(line), markup=False, soft_wrap=True)
+
+
+def remark(line: str) -> None:
+    """Print one line on standard error, which is not part of the result."""
+    print(printable(f"continual-petl: {line}"), file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document; NaN becomes null."""
     print(json.dumps(plain(value), indent=2, sort_keys=True, allow_nan=False))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import lightning as L
-from rich.markup import escape
 from typing_extensions import override
 
 from continual_petl.callbacks import (
@@ -22,12 +20,12 @@ from continual_petl.callbacks import (
     WatchedRun,
 )
 from continual_petl.callbacks.base import IgnoredSetting
-from continual_petl.cli._console import out, print_json
+from continual_petl.cli._console import out, print_json, remark, say
 from continual_petl.engine.dry_run import Preview
 from continual_petl.engine.learn import LearnOptions, learn_tasks
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
-from continual_petl.errors import printable, quoted
+from continual_petl.errors import quoted
 from continual_petl.exchange.formats import in_words
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
@@ -53,7 +51,7 @@ def learn_and_show(
     known = folder.is_dir() and not arguments.json and not options.get("replace")
     if known and ({task.name for task in stream} if only is None else {only}) <= set(Store(folder).tasks):
         done = done or f"nothing to learn: {folder} already has every task of the stream"
-        out().print(printable(done), markup=False, soft_wrap=True)
+        say(done)
     guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
     callbacks: list[L.Callback] = [*guards, *watching(arguments)]
     options = {
@@ -90,7 +88,7 @@ class _IgnoredSettings(StreamCallback):
     def on_run_start(self, run: WatchedRun) -> None:
         for notice in run.notices:
             if isinstance(notice, IgnoredSetting):
-                print(printable(f"continual-petl: {notice}"), file=sys.stderr)
+                remark(str(notice))
 
 
 def show(run: Run, *, as_json: bool) -> int:
@@ -100,9 +98,8 @@ def show(run: Run, *, as_json: bool) -> int:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
         print_report(out(), run.results, run.growth, checks, errors=errors_of(run.store))
-        out().print(
-            f"run folder: {run.store.folder}; check it again with: continual-petl verify {quoted(run.store.folder)}"
-        )
+        folder = run.store.folder
+        say(f"run folder: {folder}; check it again with: continual-petl verify {quoted(folder)}")
     return 0 if all(check.ok for check in checks) else 1
 
 
@@ -128,13 +125,9 @@ def show_plan(facts: Sequence[Preview], *, as_json: bool) -> int:
             f"{total:,} ({task.share:.2%})",
             str(task.num_steps),
         )
-    console = out()
-    console.print(table)
+    out().print(table)
     for task in facts:
         if task.exports:
-            console.print(
-                escape(printable(f"task {task.task!r} can be exported {in_words(task.exports)}")), soft_wrap=True
-            )
-        for notice in task.notices:
-            console.print(escape(printable(notice)), soft_wrap=True)
+            say(f"task {task.task!r} can be exported {in_words(task.exports)}")
+        say(*task.notices)
     return 0

@@ -29,14 +29,12 @@ process is writing to the run; 128 + n ended by signal n.
 
 
 class Command(Protocol):
-    """A file of `commands`."""
+    """A file of `commands`. Its docstring is its help: the first line is in the list of commands too, and the rest, with
+    examples, follows the options.
+    """
 
     PLACE: int
     """Where it stands in ``--help``; hundreds are groups."""
-    HELP: str
-    """One line, which does not end in a full stop."""
-    EPILOG: str
-    """What follows the options in its help, with examples."""
 
     def add_arguments(self, command: argparse.ArgumentParser, /) -> None:
         """Add the arguments and options."""
@@ -83,12 +81,13 @@ def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"continual-petl {VERSION}")
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in commands(asked).items():
+        summary, _, more = (command.__doc__ or "").strip().partition("\n\n")  # python -OO has no docstrings
         subparser = parsers.add_parser(
             name,
-            help=command.HELP,
-            description=command.HELP[0].upper() + command.HELP[1:] + ".",
+            help=summary[:1].lower() + summary[1:].removesuffix("."),
+            description=summary,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=command.EPILOG,
+            epilog=more,
         )
         subparser.set_defaults(takes_task=None, takes_overrides=False)
         command.add_arguments(subparser)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
+from continual_petl.cli.shared_options import check_writable
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.predictions import Prediction, number_in_words
 from continual_petl.predictor.records import SHARES, Record, has_near_ties
@@ -75,11 +76,7 @@ def check_output(path: Path, given: Path | None = None) -> None:
         )
     if path.suffix not in _WRITERS:
         raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed: {', '.join(_WRITERS)}")
-    if not os.path.isdir(path.parent):
-        raise InputError(f"--output {path}: there is no folder {path.parent}; create it, or write elsewhere")
-    if os.path.isdir(path) or not os.access(path.parent, os.W_OK | os.X_OK):
-        problem = "this is a folder" if os.path.isdir(path) else f"{path.parent} cannot be written to"
-        raise InputError(f"--output {path}: {problem}; write elsewhere")
+    check_writable("--output", path)
 
 
 def write_records(path: Path, windows: Iterable[list[Record]], types: Types, *, raw_csv: bool = False) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
 
-OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --seed 7.
-"""
+if TYPE_CHECKING:
+    from continual_petl.streams.schema.limits_spec import LimitsSpec  # imports pydantic
 
 
 def add_overrides(command: argparse.ArgumentParser) -> None:
@@ -161,10 +165,43 @@ def add_json_events(command: argparse.ArgumentParser) -> None:
 
 
 def add_limits(command: argparse.ArgumentParser) -> None:
-    """Add the limits on data files, named like the keys of the stream file."""
+    """Add the limits on data files, named like the keys of the stream file. ``run`` reads them from each task instead."""
     for key, metavar, text in (
         ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
         ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),
         ("ratio", "N", "largest ratio of unpacked to packed size of a compressed or parquet file (default: 100)"),
     ):
         command.add_argument(f"--limits.{key}", metavar=metavar, type=float, help=text)
+
+
+def given_limits(arguments: argparse.Namespace, tasks: Sequence[LimitsSpec] = ()) -> LimitsSpec:
+    """Return the limits set by options; other limits are the largest among the given tasks, or the defaults.
+
+    Raises:
+        InputError: if an option is not a finite number greater than 0.
+    """
+    from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
+
+    options = {key: value for key in SIZES if (value := getattr(arguments, f"limits.{key}")) is not None}
+    for key, value in options.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"--limits.{key}: got {value:g}; it must be a finite number greater than 0")
+    known = {key: max(getattr(task, key) for task in tasks) for key in SIZES} if tasks else {}
+    return LimitsSpec(**(known | options))
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is computed.
+
+    Args:
+        option: the option that names the file, for the message.
+        path: the file.
+
+    Raises:
+        InputError: if its folder does not exist, it is a folder itself, or the folder cannot be written to.
+    """
+    if not os.path.isdir(path.parent):
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; create it, or write elsewhere")
+    if os.path.isdir(path) or not os.access(path.parent, os.W_OK | os.X_OK):
+        problem = "this is a folder" if os.path.isdir(path) else f"{path.parent} cannot be written to"
+        raise InputError(f"{option} {path}: {problem}; write elsewhere")

@@ -16,11 +16,13 @@ from continual_petl.cli.main import main
 from continual_petl.cli.parser import commands
 
 ROOT = Path(__file__).parents[2]
-GREETING = """
+GREETING = '''"""Greet a task.
+
+examples:
+  continual-petl greet runs/mine one
+"""
 from continual_petl.cli.shared_options import add_overrides, add_run, add_task
 PLACE = 115
-HELP = "greet a task"
-EPILOG = "examples:\\n  continual-petl greet runs/mine one\\n"
 
 def add_arguments(command):
     add_run(command)
@@ -30,7 +32,7 @@ def add_arguments(command):
 def execute(arguments, overrides):
     print("hello", arguments.run, arguments.task, overrides)
     return 0
-"""
+'''
 
 
 @pytest.fixture

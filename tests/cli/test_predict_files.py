@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from continual_petl import learn
-from continual_petl.cli import predict as command
+from continual_petl.cli import predicting as command
 from continual_petl.cli.main import main
 from continual_petl.engine.run import Run
 from tests.cli.formats import read, write

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli.report import _wrong
+from continual_petl.cli.commands.report import _wrong
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from continual_petl.report.wrong_predictions import WrongPredictions
@@ -93,7 +93,7 @@ def test_wrong_predictions_are_included_on_request(bench: Bench, capsys: Any, mo
 
 
 def test_only_the_newest_of_many_tasks_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continual_petl.cli.report.MAX_TASKS", 1)
+    monkeypatch.setattr("continual_petl.report.wrong_predictions.MAX_TASKS", 1)
     run = Asked()
     assert [found.task for found in _wrong(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
 

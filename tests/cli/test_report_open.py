@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli.report import _open
+from continual_petl.cli.commands.report import _open
 
 
 def _none() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStream
-from continual_petl.cli.sweep import show
+from continual_petl.cli.commands.sweep import show
 from continual_petl.sweep import runner, sweep, trial, worker
 from continual_petl.sweep.records import Outcome
 from continual_petl.sweep.worker import open_sweep, setup_of, try_here

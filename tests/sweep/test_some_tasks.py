@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli.sweep import show
+from continual_petl.cli.commands.sweep import show
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome, Records

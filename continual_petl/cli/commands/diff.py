@@ -1,4 +1,12 @@
-"""``continual-petl diff``: how two runs differ; exit code 1 if they do."""
+"""Show how two runs differ, bank by bank.
+
+Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
+and scores. Exit code 0 if all are the same, 1 if anything differs. The machines that the banks were learned on are shown,
+but not compared, and neither are settings that cannot change a bank, such as training.num_workers.
+
+examples:
+  continual-petl diff runs/mine runs/again
+"""
 
 from __future__ import annotations
 
@@ -7,14 +15,6 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 PLACE = 350
-HELP = "show how two runs differ, bank by bank"
-EPILOG = """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
-and scores. Exit code 0 if all are the same, 1 if anything differs. The machines that the banks were learned on are shown,
-but not compared, and neither are settings that cannot change a bank, such as training.num_workers.
-
-examples:
-  continual-petl diff runs/mine runs/again
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code: 0 if the runs are the same, 1 if they differ."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.hub.open_anywhere import open_anywhere
     from continual_petl.report.differences import differences
     from continual_petl.report.task_lines import difference_lines
@@ -37,7 +37,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(changes)
     else:
-        console = out()
-        for line in difference_lines(changes, (arguments.run, arguments.other)):
-            console.print(line, markup=False, soft_wrap=True)
+        say(*difference_lines(changes, (arguments.run, arguments.other)))
     return 0 if changes["same"] else 1

@@ -1,4 +1,13 @@
-"""``continual-petl export``: one bank in a format that other libraries load."""
+"""Write one bank as a transformers checkpoint, or as an adapter for peft or adapters.
+
+The written files are read back and compared with the bank on the rows of its certificate; they appear in the
+folder only if the outputs agree within 1e-5 in float32. A bank that the format cannot express exactly is refused, with the
+reason.
+
+examples:
+  continual-petl export runs/mine agnews --format merged --to exported/agnews
+  continual-petl export runs/mine agnews --format peft --to adapters/agnews
+"""
 
 from __future__ import annotations
 
@@ -7,15 +16,6 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task, check_given
 
 PLACE = 240
-HELP = "write one bank as a transformers checkpoint, or as an adapter for peft or adapters"
-EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
-folder only if the outputs agree within 1e-5 in float32. A bank that the format cannot express exactly is refused, with the
-reason.
-
-examples:
-  continual-petl export runs/mine agnews --format merged --to exported/agnews
-  continual-petl export runs/mine agnews --format peft --to adapters/agnews
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.engine.run import Run
 
     check_given(arguments.task, "export")
@@ -42,5 +42,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({"task": arguments.task, "format": arguments.format, "folder": str(folder), "files": files})
     else:
         line = f"exported task {arguments.task} to {folder}; its outputs match those of the bank within 1e-5"
-        out().print(line, markup=False, soft_wrap=True)
+        say(line)
     return 0

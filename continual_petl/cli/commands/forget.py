@@ -1,4 +1,14 @@
-"""``continual-petl forget``: deliberately drop one task of a run."""
+"""Deliberately drop one task from a run; this is recorded, and no other task is touched.
+
+The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
+distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
+in the same way; until then, no task can be learned. On a terminal, the command asks before it deletes anything; elsewhere,
+it needs --yes.
+
+examples:
+  continual-petl forget runs/mine agnews
+  continual-petl forget runs/mine --entry 7 --yes
+"""
 
 from __future__ import annotations
 
@@ -9,16 +19,6 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 from continual_petl.errors import InputError, known_names, printable
 
 PLACE = 150
-HELP = "deliberately drop one task from a run; this is recorded, and no other task is touched"
-EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
-distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
-in the same way; until then, no task can be learned. On a terminal, the command asks before it deletes anything; elsewhere,
-it needs --yes.
-
-examples:
-  continual-petl forget runs/mine agnews
-  continual-petl forget runs/mine --entry 7 --yes
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.engine.commands import forget
 
     what = f"task {arguments.task}" if arguments.entry is None else f"entry {arguments.entry} of the chain"
@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({"forgotten": arguments.task, "entry": arguments.entry, "tasks": run.store.tasks})
     else:
         left = known_names(run.store.tasks) or "none"
-        out().print(f"forgot {what}; remaining tasks: {left}", markup=False, soft_wrap=True)
+        say(f"forgot {what}; remaining tasks: {left}")
     return 0
 
 

@@ -1,4 +1,12 @@
-"""``continual-petl import``: add an adapter from another library to a run, as a task."""
+"""Add an adapter from another library to a run, as a task.
+
+Nothing is trained. Before the bank is committed, its outputs are compared with what the other library would
+compute. An adapter that a bank cannot express exactly is refused, with the reason. Nothing in the folder is executed.
+
+examples:
+  continual-petl import runs/mine adapters/trec trec
+  continual-petl import runs/mine adapters/trec trec --labels ABBR,DESC,ENTY,HUM,LOC,NUM --data data/trec
+"""
 
 from __future__ import annotations
 
@@ -9,14 +17,6 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 from continual_petl.errors import InputError
 
 PLACE = 250
-HELP = "add an adapter from another library to a run, as a task"
-EPILOG = """Nothing is trained. Before the bank is committed, its outputs are compared with what the other library would
-compute. An adapter that a bank cannot express exactly is refused, with the reason. Nothing in the folder is executed.
-
-examples:
-  continual-petl import runs/mine adapters/trec trec
-  continual-petl import runs/mine adapters/trec trec --labels ABBR,DESC,ENTY,HUM,LOC,NUM --data data/trec
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     from continual_petl._process import heavy_imports
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.store.open_run import open_store
     from continual_petl.streams.stream_file.file_types import refuse_other_type
 
@@ -80,5 +80,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         scored = f"{certificate.metric} {score} on its {certificate.counted_split} rows"
         outcome = scored if certificate.is_measured else "not measured; give rows with --data to measure it"
         said = f"imported task {certificate.task} ({certificate.kind}) from {certificate.started_from}: {outcome}"
-        out().print(said, markup=False, soft_wrap=True)
+        say(said)
     return 0

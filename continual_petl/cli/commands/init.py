@@ -1,14 +1,6 @@
-"""``continual-petl init``: inspect data and write a stream file that runs."""
+"""Inspect data files and write a first stream file.
 
-from __future__ import annotations
-
-import argparse
-
-from continual_petl.cli.shared_options import add_json, add_limits
-
-PLACE = 110
-HELP = "inspect data files and write a first stream file"
-EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text formats also as .gz), a folder with train, validation
+DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text formats also as .gz), a folder with train, validation
 and test files, or the name of a data set on the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one
 task; its kind and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to
 be corrected first.
@@ -17,6 +9,27 @@ examples:
   continual-petl init trec.csv stsb.csv
   continual-petl init data/agnews data/dbpedia --output news.yaml
 """
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from continual_petl.cli.shared_options import add_json, add_limits, given_limits
+from continual_petl.errors import InputError, printable, quoted
+
+if TYPE_CHECKING:
+    from continual_petl.streams.scaffold.guess import Guess
+    from continual_petl.streams.scaffold.profile import Column
+    from continual_petl.streams.schema.stream_spec import StreamSpec
+
+PLACE = 110
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -35,7 +48,163 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """Run the command; return the exit code."""
-    from continual_petl.cli import init  # imports what only this command needs
+    """Run the command; return the exit code: 1 if the file was written, but some rows of the data cannot be used."""
+    from continual_petl.cli._console import print_json, say
+    from continual_petl.exchange.formats import refused_by_bank
+    from continual_petl.kind_registry import kind_of
+    from continual_petl.streams.reader.records import reader_of
+    from continual_petl.streams.scaffold.choose_backbone import choose_backbone
+    from continual_petl.streams.schema.data_spec import is_url, local_path
+    from continual_petl.streams.sources.local_files import matching
+    from continual_petl.streams.stream_file.file_types import refuse_other_type
 
-    return init.execute(arguments, overrides)
+    file = Path(arguments.output)
+    for data in arguments.data:
+        refuse_other_type(local_path(data), "data", takes=("rows", "data"))
+        if reader_of(data) is not None and not is_url(data) and not matching(local_path(data)):
+            raise InputError(
+                f"{data}: there is no such file in {Path.cwd()}; check the path (a name ending in "
+                f"{Path(data).suffix} is not looked up on the Hub)"
+            )
+    _check_file(file, force=arguments.force)
+    if arguments.rows < 1:
+        raise InputError(f"--rows: got {arguments.rows}; must be at least 1")
+    from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
+    from continual_petl.streams.scaffold.guess import guess
+    from continual_petl.streams.scaffold.header import header_remark
+    from continual_petl.streams.scaffold.inspect_data import inspect_data
+    from continual_petl.streams.scaffold.profile import profile
+
+    limits, tasks = given_limits(arguments), []
+    for data in arguments.data:
+        seen = inspect_data(data, limits, arguments.rows)
+        columns = profile(seen.table)
+        found = guess(data, columns)
+        if not arguments.json:
+            found = _asked(data, found, columns)
+        tasks.append((seen, found))
+    backbone = choose_backbone({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
+    tasks = [(s, replace(g, kind=backbone.writes if kind_of(g).generates else g.kind)) for s, g in tasks]
+    text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
+    spec = _written(file, text)
+    problems, remarks = _read(spec, backbone.name)
+    unavailable = _unavailable(backbone.name)
+    remarks += unavailable
+    tables = [(seen.data, seen.table) for seen, _ in tasks if seen.reader == "csv"]
+    remarks += [remark for data, table in tables if (remark := header_remark(data, table)) is not None]
+    if arguments.json:
+        made = [
+            {
+                **{"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left},
+                "exports_refused": refused_by_bank(spec.resolved_bank(t)),
+            }
+            for t, (_, g) in zip(spec.tasks, tasks, strict=True)
+        ]
+        more = {"problems": problems, "remarks": remarks}
+        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, **more})
+        return 1 if problems else 0
+    lines = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
+    lines += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
+    lines += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
+    lines.append(f"backbone {backbone.name}: {backbone.why}")
+    lines += [_about_exports(task.name, refused_by_bank(spec.resolved_bank(task))) for task in spec.tasks]
+    lines += remarks
+    lines += [f"fix before running: {problem}" for problem in problems]
+    then = "once its backbone can be loaded" if unavailable else "next"
+    lines.append(f"wrote {file}; {then}: continual-petl run {quoted(file)} --dry-run")
+    say(*lines)
+    return 1 if problems else 0
+
+
+def _about_exports(task: str, refused: Mapping[str, str]) -> str:
+    from continual_petl.exchange.formats import FORMATS, in_words
+
+    if len(refused) < len(FORMATS):  # the others depend on the backbone, which is not loaded here
+        return f"task {task!r}: --dry-run says in which formats it can be exported"
+    return f"task {task!r} can be exported {in_words(refused)}"
+
+
+def _check_file(file: Path, *, force: bool) -> None:
+    if file.suffix not in (".yaml", ".yml"):
+        raise InputError(f"--output {file}: the name of a stream file has to end in .yaml; give another name")
+    if not file.parent.is_dir():
+        raise InputError(f"--output {file}: there is no folder {file.parent}; create it, or write elsewhere")
+    if file.is_dir() or (file.exists() and not force):
+        raise InputError(f"--output: {file} already exists; give another name, or --force to overwrite it")
+
+
+def _written(file: Path, text: str) -> StreamSpec:
+    """Write the file once its content loads without errors; return the loaded stream."""
+    from continual_petl.store.files.atomic import explain_refusals, write_file
+    from continual_petl.streams.stream_file.yaml_file import load_stream
+
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
+    try:
+        write_file(temporary, text.encode())
+        spec = load_stream(temporary)
+        with explain_refusals(file):
+            os.replace(temporary, file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return spec
+
+
+def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
+    """Return the problems that a run would find in the rows, and remarks on the columns."""
+    from continual_petl.streams.preparation.prepare import column_remarks  # heavy
+
+    problems: list[str] = []
+    remarks: list[str] = []
+    tokenizer = None
+    if any(task.reads_chats for task in spec.tasks):
+        if os.path.isdir(os.path.expanduser(backbone)):
+            from continual_petl.backbones.tokenizer import load_tokenizer
+
+            try:
+                tokenizer = load_tokenizer(os.path.expanduser(backbone))
+            except InputError as error:
+                problems.append(str(error))
+        else:
+            remarks.append("--dry-run shows the first conversation, rendered with the backbone's chat template")
+    for task in spec.tasks:
+        try:
+            remarks += column_remarks(spec, task, tokenizer)
+        except InputError as error:
+            problems.append(str(error))
+    return problems, remarks
+
+
+def _unavailable(backbone: str) -> list[str]:
+    """Return why the backbone cannot be loaded; only checked if access to the Hub is disabled, so that no request is made."""
+    from huggingface_hub import constants
+
+    from continual_petl.backbones.available import check_available
+
+    if constants.HF_HUB_OFFLINE:
+        try:
+            check_available(backbone, None)
+        except InputError as error:
+            return [str(error)]
+    return []
+
+
+def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
+    """In a terminal, ask whether an unused text column belongs to the input; if so, add it to the guess that is returned."""
+    from continual_petl.streams.scaffold.guess import can_take_second, with_second
+
+    left = [name for name in found.texts_left if can_take_second(found, name)]
+    if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return found
+    first = found.columns.get("text") or found.columns["source"]
+    role = f"the second text, next to {first}" if "text" in found.columns else f"part of the source, after {first}"
+    single = f"is column {left[0]} {role}? [y/N]"
+    question = single if len(left) == 1 else f"which column is {role}: {', '.join(left)}? [Enter: none]"
+    try:
+        answer = input(printable(f"{data}: {question} ")).strip()
+    except EOFError:
+        return found
+    if len(left) == 1:
+        return with_second(found, left[0], columns) if answer.lower() in ("y", "yes") else found
+    return with_second(found, answer, columns) if answer in left else found

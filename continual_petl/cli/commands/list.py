@@ -1,4 +1,8 @@
-"""``continual-petl list``: the tasks of a run, one line each."""
+"""List the tasks of a run.
+
+examples:
+  continual-petl list runs/mine
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,6 @@ if TYPE_CHECKING:
     from continual_petl.store.store import Store
 
 PLACE = 320
-HELP = "list the tasks of a run"
-EPILOG = """examples:
-  continual-petl list runs/mine
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import out, print_json, say
     from continual_petl.hub.open_anywhere import open_anywhere
     from continual_petl.report.inventory import listed
     from continual_petl.report.task_lines import NOTHING_YET, list_lines, task_table
@@ -40,8 +40,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if tasks:
         out().print(task_table(tasks))
     lines = [*(list_lines(tasks) if tasks else []), *half]
-    for line in lines or [NOTHING_YET]:
-        out().print(line, markup=False, soft_wrap=True)
+    say(*(lines or [NOTHING_YET]))
     return 0
 
 

@@ -1,18 +1,6 @@
-"""``continual-petl predict``: predictions for rows from arguments, standard input or a file.
+r"""Predict rows, each with the bank of its task.
 
-Rows are read, predicted and written in portions, so memory use does not grow with their number. A file is read twice: a
-problem in any of its rows is reported before anything is predicted.
-"""
-
-from __future__ import annotations
-
-import argparse
-
-from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task_option
-
-PLACE = 210
-HELP = "predict rows, each with the bank of its task"
-EPILOG = """Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
+Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
 task is printed as (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output,
 records also have task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text
@@ -26,7 +14,7 @@ read; other columns are allowed. In .jsonl and .parquet tokens may be a list of 
 .csv and .tsv they are JSON lists.
 
 Predictions, one line per row: a label and its probability; a number; all labels that apply, with their probabilities,
-or (none) (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6
+or (none) (multilabel); one tag per word; a text, with \n for a line break. In these lines a number has at most 6
 significant digits, a probability 4 decimals; --json and files have all digits.
 --json prints a list of records, .jsonl has one record per line. Both use the standard key names, whatever the columns of the
 input file are called:
@@ -46,7 +34,7 @@ file or pipe may be of any length. A row that cannot be used refuses the file; w
 written with its line and the reason to a file beside the output.
 
 In .csv, a text (or the name of a column) that a spreadsheet would execute as a formula, since it begins with =, +, -, @, a
-tab or a line break, gets a ' in front, unless it is a plain number such as -0.5; control characters are written as \\u001b
+tab or a line break, gets a ' in front, unless it is a plain number such as -0.5; control characters are written as \u001b
 and the like. --raw-csv keeps them. Nothing is changed back when such a file is read: to use it as data, write .jsonl,
 .parquet, or --raw-csv.
 
@@ -59,6 +47,17 @@ examples:
   continual-petl predict runs/mine --task answers --stream "How far is the moon?"
   cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
 """
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task_option
+from continual_petl.errors import InputError, counted, printable, quoted
+
+PLACE = 210
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -90,6 +89,75 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli import predict  # imports what only this command needs
+    from continual_petl.engine.run import Run
 
-    return predict.execute(arguments, overrides)
+    _check(arguments)
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    from continual_petl.cli.predicting import NamedRows, RoutedRows, show, write
+    from continual_petl.cli.predictions_out import check_output
+
+    is_named = arguments.task is not None or arguments.task_column is not None
+    rows = NamedRows(run, arguments) if is_named else RoutedRows(run, arguments)
+    if isinstance(rows, NamedRows) and arguments.stream:
+        for piece in rows.generate():
+            print(printable(piece), end="", flush=True)
+        print()
+        return 0
+    if arguments.output:
+        check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
+        write(rows)
+    else:
+        show(rows)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that cannot be combined."""
+    from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES
+    from continual_petl.streams.reader.records import reader_of
+    from continual_petl.streams.schema.data_spec import is_url
+
+    for text in arguments.texts:
+        if reader_of(text) is not None and os.path.isfile(text):
+            raise InputError(
+                f"{text}: this is a file, but a text is expected here; `--input {quoted(text)}` predicts the rows in it"
+            )
+    if arguments.texts and arguments.input:
+        raise InputError("texts and --input were both given; give one of them")
+    if arguments.input and is_url(arguments.input):
+        raise InputError(f"--input {arguments.input}: URLs are not supported here; download the file and give its path")
+    if arguments.task is not None and arguments.task_column is not None:
+        raise InputError(
+            "--task, --task-column: both were given; give the task of all rows, or the column that names the task of each row"
+        )
+    if arguments.unknown is not None and (arguments.task is not None or arguments.task_column is not None):
+        raise InputError("--unknown: only for rows whose task is not named; leave it out")
+    if arguments.task_column is not None and not arguments.input:
+        raise InputError("--task-column: names a column of a file; give the file with --input")
+    if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", ANSWER, SHARES, NEAR_TIE}:
+        raise InputError(
+            f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
+        )
+    if arguments.raw_csv and Path(arguments.output or "").suffix != ".csv":
+        raise InputError(
+            "--raw-csv: only for --output FILE.csv; other formats keep all texts as they are, so leave it out"
+        )
+    if arguments.bad_rows == "skip" and not (arguments.input and arguments.output):
+        raise InputError("--bad-rows skip: needs --input and --output, beside which the rows left out are written")
+    if arguments.stream:
+        _check_stream(arguments)
+    if arguments.batch_size < 1:
+        raise InputError(f"--batch-size: got {arguments.batch_size}; must be at least 1")
+
+
+def _check_stream(arguments: argparse.Namespace) -> None:
+    for name in ("json", "output", "input"):
+        if getattr(arguments, name):
+            raise InputError(
+                f"--stream, --{name}: both were given; --stream prints one text as it is generated, and --{name} is for "
+                "complete predictions: leave one of the two out"
+            )
+    if arguments.task is None:
+        raise InputError("--stream: the task is not named; give the task that generates the text with --task")
+    if len(arguments.texts) != 1:
+        raise InputError(f"--stream: got {counted(len(arguments.texts), 'text')} as arguments; give exactly one TEXT")

@@ -1,15 +1,6 @@
-"""``continual-petl push``: upload a run, or the export of one task, to the Hub."""
+"""Upload a run, or the export of one task, to the Hugging Face Hub.
 
-from __future__ import annotations
-
-import argparse
-
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
-from continual_petl.errors import InputError
-
-PLACE = 260
-HELP = "upload a run, or the export of one task, to the Hugging Face Hub"
-EPILOG = """Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command
+Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command
 resumes an interrupted upload. README.md becomes a model card: later pushes update only the part between its two marker
 comments. Log in once with `hf auth login`.
 
@@ -21,6 +12,15 @@ examples:
   continual-petl push runs/mine user/mine-agnews agnews
   continual-petl verify hf://user/mine
 """
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
+from continual_petl.errors import InputError
+
+PLACE = 260
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.engine.run import Run
 
     if arguments.format is not None and arguments.task is None:
@@ -55,5 +55,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(done.to_json())
     else:
         outcome = "pushed to" if done.changed else "nothing has changed; already at"
-        out().print(f"{outcome} {done.url}, commit {done.commit}", markup=False, soft_wrap=True)
+        say(f"{outcome} {done.url}, commit {done.commit}")
     return 0

@@ -1,19 +1,6 @@
-"""``continual-petl reevaluate``: fill in the missing scores of R from certificates."""
+"""Fill in missing scores of R from certificates; the old data is not needed.
 
-from __future__ import annotations
-
-import argparse
-from typing import TYPE_CHECKING
-
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
-from continual_petl.errors import counted, named_tasks, printable, quoted
-
-if TYPE_CHECKING:
-    from continual_petl.engine.run import Run
-
-PLACE = 180
-HELP = "fill in missing scores of R from certificates; the old data is not needed"
-EPILOG = """If the data of an earlier task was not available, its cell in R says "not measured", and ACC, BWT and
+If the data of an earlier task was not available, its cell in R says "not measured", and ACC, BWT and
 forgetting are n/a. The task's certificate is checked (digests and probe), and its certified score fills the cell, marked as
 certified. Measured scores are never replaced. Exit code 1 if a certificate is not valid; that task's cells are left
 unchanged.
@@ -21,6 +8,19 @@ unchanged.
 examples:
   continual-petl reevaluate runs/mine
 """
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
+from continual_petl.errors import counted, named_tasks, quoted
+
+if TYPE_CHECKING:
+    from continual_petl.engine.run import Run
+
+PLACE = 180
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ _READ = 20
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import out, print_json, say
     from continual_petl.engine.run import Run
     from continual_petl.report.inventory import errors_of
     from continual_petl.report.terminal import print_report
@@ -50,19 +50,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(reevaluation.to_json())
         return 0 if reevaluation.ok else 1
-    console = out()
-    print_report(console, run.results, run.growth, half=half_learned(run.store), errors=errors_of(run.store))
-    for task, why in reevaluation.left.items():
-        console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
+    print_report(out(), run.results, run.growth, half=half_learned(run.store), errors=errors_of(run.store))
+    say(*(f"task {task!r}: not filled in: {why}" for task, why in reevaluation.left.items()))
     filled, checked = counted(len(reevaluation.certified), "score"), counted(len(reevaluation.checks), "certificate")
-    nothing = "no score was filled in" if reevaluation.left else _nothing_missing(run)
-    console.print(
-        f"{filled} filled in from certificates (status: certified); {checked} checked for this"
-        if reevaluation.certified
-        else printable(nothing),
-        markup=False,
-        soft_wrap=True,
-    )
+    if reevaluation.certified:
+        say(f"{filled} filled in from certificates (status: certified); {checked} checked for this")
+    else:
+        say("no score was filled in" if reevaluation.left else _nothing_missing(run))
     return 0 if reevaluation.ok else 1
 
 

@@ -1,11 +1,23 @@
-"""``continual-petl run``: learn a stream, verify it, show the result."""
+"""Learn every task of a stream that its run folder does not have yet.
+
+Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --seed 7.
+
+examples:
+  continual-petl run quickstart --dry-run
+  continual-petl run stream.yaml --log wandb --log csv
+  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator gpu
+  continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from continual_petl.cli.shared_options import (
-    OVERRIDES,
     add_check,
     add_discard_progress,
     add_dry_run,
@@ -17,16 +29,12 @@ from continual_petl.cli.shared_options import (
     add_stream,
     add_wait,
 )
+from continual_petl.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from continual_petl.streams.stream import TaskStream
 
 PLACE = 120
-HELP = "learn every task of a stream that its run folder does not have yet"
-EPILOG = f"""{OVERRIDES}
-examples:
-  continual-petl run quickstart --dry-run
-  continual-petl run stream.yaml --log wandb --log csv
-  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator gpu
-  continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -52,6 +60,72 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli import run  # imports what only this command needs
+    from continual_petl.streams.stream import TaskStream
+    from continual_petl.streams.stream_file.catalog import find_stream
+    from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
-    return run.execute(arguments, overrides)
+    if arguments.data_dir is not None:
+        overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
+    if arguments.start_from is not None:
+        overrides = [*overrides, ("bank.start_from", json.dumps(arguments.start_from))]
+    try:
+        stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
+    except PartlyUsableError as error:
+        from continual_petl.engine.checks.mistakes import all_mistakes  # heavy
+
+        rest = "" if error.rest is None else error.rest.spec.name
+        raise all_mistakes(error, Path(arguments.run_dir or f"runs/{rest}")) from None
+    folder = Path(arguments.run_dir or f"runs/{stream.name}")
+    arguments.run_dir = str(folder)  # after Ctrl-C, the message depends on what the folder holds
+    try:
+        return _run(stream, folder, arguments, overrides)
+    except InputError as error:
+        from continual_petl.engine.checks.mistakes import with_lines
+
+        raise with_lines(error, stream.places) from error
+
+
+def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
+    from continual_petl._process import heavy_imports
+    from continual_petl.cli._console import remark
+    from continual_petl.store.open_run import check_local
+    from continual_petl.store.store import Store
+    from continual_petl.streams.stream_file.overrides import unreached
+
+    _refuse_missing(stream, folder, arguments)
+    with heavy_imports():  # after the first checks
+        from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
+        from continual_petl.engine.dry_run import dry_run
+        from continual_petl.engine.parallel.executors import Pool
+        from continual_petl.engine.session import Session
+
+    for sentence in unreached(stream.spec, overrides):
+        remark(sentence)
+    if arguments.dry_run:
+        check_local(folder)
+        session, pool = Session(stream.spec, Store(folder)), Pool(arguments.jobs, arguments.executor)
+        watching(arguments)
+        facts = dry_run(session, replace=arguments.replace)
+        pool.check(session)
+        return show_plan(facts, as_json=arguments.json)
+    return learn_and_show(
+        stream,
+        folder,
+        arguments,
+        {"replace": arguments.replace, "wait": arguments.wait, "jobs": arguments.jobs, "executor": arguments.executor},
+    )
+
+
+def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
+    from continual_petl.store.store import Store
+
+    store = Store(folder)
+    try:
+        learned, pinned = set(store.tasks).difference(arguments.replace), store.pinned()
+    except StoreError:
+        return  # reported when the run is opened
+    from continual_petl.engine.checks.mistakes import refuse_missing_backbone, refuse_missing_files
+
+    new = [task for task in stream.spec.tasks if task.name not in learned]
+    refuse_missing_backbone(stream.spec, new, None if pinned is None else pinned.name)
+    refuse_missing_files(stream.spec, new)

@@ -1,14 +1,14 @@
-"""``continual-petl schema``: the JSON Schema of stream files."""
+"""Print the JSON Schema of stream files, for editors.
+
+examples:
+  continual-petl schema > stream.schema.json
+"""
 
 from __future__ import annotations
 
 import argparse
 
 PLACE = 380
-HELP = "print the JSON Schema of stream files, for editors"
-EPILOG = """examples:
-  continual-petl schema > stream.schema.json
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

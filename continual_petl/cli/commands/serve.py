@@ -1,16 +1,6 @@
-"""``continual-petl serve``: a run as an HTTP endpoint."""
+"""Serve predictions over HTTP; rows of all tasks share batches.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from continual_petl.cli.shared_options import add_remote_code, add_run
-from continual_petl.errors import InputError
-
-PLACE = 220
-HELP = "serve predictions over HTTP; rows of all tasks share batches"
-EPILOG = """Needs the extra: pip install 'continual-petl[serve]'. Rows of different requests and tasks share batches. Tasks
+Needs the extra: pip install 'continual-petl[serve]'. Rows of different requests and tasks share batches. Tasks
 that other processes learn, replace or forget are picked up within seconds, without a restart. Each bank is verified before
 its first prediction. The log, on standard error, has one JSON object per line, without texts unless --log-texts is given.
 
@@ -32,6 +22,16 @@ examples:
   continual-petl serve runs/mine --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt
   curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{"inputs": ["Shares fell on Monday"]}'
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from continual_petl.cli.shared_options import add_remote_code, add_run
+from continual_petl.errors import InputError
+
+PLACE = 220
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     from continual_petl._process import heavy_imports
-    from continual_petl.cli._console import out
+    from continual_petl.cli._console import say
     from continual_petl.store.open_run import open_store
 
     open_store(arguments.run)  # before anything heavy is imported
@@ -116,9 +116,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         from continual_petl.serve.server import serve  # imports torch
 
     def ready(address: str) -> None:
-        out().print(
-            f"serving {arguments.run} at {address} (open it in a browser to try it; Ctrl-C stops it)", markup=False
-        )
+        say(f"serving {arguments.run} at {address} (open it in a browser to try it; Ctrl-C stops it)")
 
     serve(arguments.run, settings, ready=ready)
     return 0

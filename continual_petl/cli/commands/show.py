@@ -1,4 +1,9 @@
-"""``continual-petl show``: everything about one learned task."""
+"""Show everything about one task.
+
+examples:
+  continual-petl show runs/mine
+  continual-petl show runs/mine agnews
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,12 @@ from typing import TYPE_CHECKING
 
 from continual_petl.cli.commands.list import execute as list_tasks
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
-from continual_petl.errors import printable
 
 if TYPE_CHECKING:
     from continual_petl.store.folder.results_file import TaskLine
     from continual_petl.store.store import Store
 
 PLACE = 330
-HELP = "show everything about one task"
-EPILOG = """examples:
-  continual-petl show runs/mine
-  continual-petl show runs/mine agnews
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -46,15 +45,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     num_bytes, line = store.num_bytes(task), _line(store, task, certificate.index)
     seconds, exports = (dict(line.seconds), line.exports) if line is not None else ({}, None)
     if arguments.json:
-        history_json = history.model_dump(mode="json")
-        known = {
-            "seal": certificate.seal,
-            "history": history_json,
-            "bytes": num_bytes,
-            "seconds": seconds,
-            "exports": exports,
-        }
-        print_json({**certificate.model_dump(mode="json"), **known})
+        known = {"seal": certificate.seal, "history": history.model_dump(mode="json"), "bytes": num_bytes}
+        print_json({**certificate.model_dump(mode="json"), **known, "seconds": seconds, "exports": exports})
         return 0
     out().print(task_facts(certificate, history, num_bytes, seconds, exports))
     _suggest("check it", "verify", arguments.run, task)
@@ -70,10 +62,9 @@ def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str
 
 
 def _suggest(what: str, *words: str) -> None:
-    from continual_petl.cli._console import out
+    from continual_petl.cli._console import say
 
-    command = shlex.join(["continual-petl", *words])
-    out().print(printable(f"{what} with: {command}"), markup=False, soft_wrap=True)
+    say(f"{what} with: {shlex.join(['continual-petl', *words])}")
 
 
 def _line(store: Store, task: str, index: int) -> TaskLine | None:

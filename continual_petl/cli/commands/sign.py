@@ -1,4 +1,14 @@
-"""``continual-petl sign``: sign the newest entry of a run's chain."""
+"""Sign a run, so that a rewritten chain is detected.
+
+Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
+with the public key can check the signature with verify. Needs the extra `sign`.
+
+examples:
+  openssl genpkey -algorithm ed25519 -out key.pem
+  openssl pkey -in key.pem -pubout -out public.pem
+  continual-petl sign runs/mine --key key.pem
+  continual-petl verify runs/mine --public-key public.pem
+"""
 
 from __future__ import annotations
 
@@ -8,16 +18,6 @@ from pathlib import Path
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 PLACE = 170
-HELP = "sign a run, so that a rewritten chain is detected"
-EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
-with the public key can check the signature with verify. Needs the extra `sign`.
-
-examples:
-  openssl genpkey -algorithm ed25519 -out key.pem
-  openssl pkey -in key.pem -pubout -out public.pem
-  continual-petl sign runs/mine --key key.pem
-  continual-petl verify runs/mine --public-key public.pem
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json
+    from continual_petl.cli._console import print_json, say
     from continual_petl.store.open_run import open_store
     from continual_petl.store.signature import FILE, sign
 
@@ -42,5 +42,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(signature.model_dump(mode="json"))
     else:
         line = f"signed entry {signature.index} of the chain, seal {signature.entry}: {store.folder / FILE}"
-        out().print(line, markup=False, soft_wrap=True)
+        say(line)
     return 0

@@ -1,4 +1,12 @@
-"""``continual-petl similar``: the learned tasks whose rows are most similar to those of a task or a file."""
+"""Rank learned tasks by how similar their rows are to those of a task or a file.
+
+Compares mean features of rows, which were stored when each task was learned; no old data is read.
+`start_from: auto` tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
+
+examples:
+  continual-petl similar runs/mine sst2
+  continual-petl similar runs/mine new-rows.csv --top 3
+"""
 
 from __future__ import annotations
 
@@ -12,14 +20,6 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 from continual_petl.errors import InputError, did_you_mean
 
 PLACE = 340
-HELP = "rank learned tasks by how similar their rows are to those of a task or a file"
-EPILOG = """Compares mean features of rows, which were stored when each task was learned; no old data is read.
-`start_from: auto` tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
-
-examples:
-  continual-petl similar runs/mine sst2
-  continual-petl similar runs/mine new-rows.csv --top 3
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

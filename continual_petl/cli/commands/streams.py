@@ -1,4 +1,9 @@
-"""``continual-petl streams``: list the streams that come with the package, one per line."""
+"""List the streams that come with the package, for `run NAME`.
+
+examples:
+  continual-petl streams
+  continual-petl run classic5 --data-dir data --backbone minilm
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,6 @@ import argparse
 from continual_petl.cli.shared_options import add_json
 
 PLACE = 370
-HELP = "list the streams that come with the package, for `run NAME`"
-EPILOG = """examples:
-  continual-petl streams
-  continual-petl run classic5 --data-dir data --backbone minilm
-"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -1,16 +1,6 @@
-"""``continual-petl verify``: check certificates; exit code 1 if anything was forgotten."""
+"""Check that no learned task has changed.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
-from continual_petl.errors import printable
-
-PLACE = 160
-HELP = "check that no learned task has changed"
-EPILOG = """Exit code 1 if anything differs from its certificate.
+Exit code 1 if anything differs from its certificate.
 
 examples:
   continual-petl verify runs/mine
@@ -18,6 +8,15 @@ examples:
   continual-petl verify runs/mine --digests
   continual-petl verify runs/mine --public-key public.pem
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
+
+PLACE = 160
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    from continual_petl.cli._console import out, print_json, progress
+    from continual_petl.cli._console import out, print_json, progress, say
     from continual_petl.engine.run import Run
     from continual_petl.report.task_lines import nothing_yet_line
     from continual_petl.report.terminal import check_table
@@ -56,14 +55,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json([check.to_json() for check in checks])
     else:
-        console = out()
         if checks:
-            console.print(check_table(checks))
+            out().print(check_table(checks))
         # A problem in a file that all tasks share is found for each of them, but reported once.
-        for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
-            console.print(printable(problem), markup=False, soft_wrap=True)
+        say(*dict.fromkeys(problem for check in checks for problem in check.problems))
         if not checks:
-            console.print(nothing_yet_line(half_learned(run.store)), markup=False, soft_wrap=True)
+            say(nothing_yet_line(half_learned(run.store)))
         if unchanged and (head := run.store.head()) is not None:
-            console.print(f"newest entry of the chain: number {head.index}, seal {head.seal}", soft_wrap=True)
+            say(f"newest entry of the chain: number {head.index}, seal {head.seal}")
     return 0 if unchanged else 1
