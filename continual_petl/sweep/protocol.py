@@ -81,7 +81,7 @@ def sweep(
     with RunLock(place):
         open_folder(place, spec, swept)
         runner = Runner(place, spec, swept, task_specs, keep=keep, on_trial=on_trial)
-        if runner.has_work:
+        if runner.num_left:
             preflight(Session(without_unused_settings(_of(swept, task_specs)), Store(place), reads_test=False))
             runner.check_rows()
         if pool.is_elsewhere:

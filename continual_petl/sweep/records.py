@@ -2,13 +2,15 @@
 
 This file is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after
 another would disagree if the process were killed in between, and Optuna's journal becomes unreadable if its last line
-is incomplete and another line is written after it.
+is incomplete and another line is written after it. A grid without pruning does not need Optuna at all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +23,6 @@ from continual_petl._strict_model import StrictModel
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.environment import Environment
-from continual_petl.store.files.atomic import append_lines
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.sweep.spec import canonical
 
@@ -73,56 +74,21 @@ class Record(Outcome):
     versions: dict[str, str] = Field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[str, str, int, str]:
-        """The key that identifies the trial among all trials of a sweep."""
-        return self.task, self.role, self.seed if self.role == "seed" else self.number, canonical(self.settings)
+    def name(self) -> str:
+        """The name of the trial, which is also its folder below ``trials``."""
+        if self.role == "search":
+            return f"{self.task}/{self.number:04d}"
+        # If a longer search chooses other settings, their seed trials are different trials.
+        return f"{self.task}/seed-{self.seed}-{hashlib.sha256(canonical(self.settings).encode()).hexdigest()[:8]}"
 
     @property
     def ended(self) -> bool:
         """Whether the trial has ended."""
         return self.state != "begun"
 
-    def with_outcome(self, outcome: Outcome, **more: Any) -> Record:
+    def with_outcome(self, outcome: Outcome, *, kept: bool = False) -> Record:
         """Return the record of the same trial with its outcome."""
-        return Record(**self.model_dump(include={*IDENTITY}), versions=versions(), **dict(outcome), **more)
-
-
-IDENTITY = ("task", "role", "number", "seed", "settings", "metric")
-"""The fields of a record that are known when a trial starts."""
-
-
-class Records:
-    """The trials of a sweep folder, in the order in which they started.
-
-    Args:
-        folder: the sweep folder.
-
-    Raises:
-        StoreError: if a line was not written by a sweep.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / TRIALS
-        self._by_key = {record.key: record for record in read_records(self._file)}
-
-    def add(self, record: Record) -> None:
-        """Write a record; it replaces the earlier record of the same trial."""
-        append_lines(self._file, [record.model_dump(mode="json", exclude_defaults=True)])
-        self._by_key[record.key] = record
-
-    def ended(self) -> list[Record]:
-        """Return the ended trials of all tasks."""
-        return [record for record in self._by_key.values() if record.ended]
-
-    def of(self, task: str, role: str) -> list[Record]:
-        """Return the trials of a task, by number."""
-        found = [record for record in self._by_key.values() if (record.task, record.role) == (task, role)]
-        return sorted(found, key=lambda record: record.number)
-
-    def data_of(self, task: str, seed: int) -> dict[str, str]:
-        """Return the digests of the rows that a task was learned from with this seed; empty if it never was."""
-        known = (each for each in self._by_key.values() if (each.task, each.seed) == (task, seed))
-        return next((each.data for each in known if each.data), {})
+        return self.model_copy(update={**dict(outcome), "kept": kept, "versions": versions()})
 
 
 def read_records(file: Path) -> Iterable[Record]:
@@ -141,17 +107,11 @@ def read_records(file: Path) -> Iterable[Record]:
             ) from None
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the software versions that affect a trial."""
-    return dict(_versions())
-
-
-@cache
-def _versions() -> dict[str, str]:
     found = {"python": python_version(), "continual_petl": VERSION}
     for name in ("torch", "transformers", "optuna"):
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found

@@ -19,12 +19,12 @@ from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.errors import InputError, Interrupted
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import without_unused_settings
-from continual_petl.sweep.records import Outcome, Record, Records
-from continual_petl.sweep.remaining_trials import RemainingTrials, name_of
+from continual_petl.sweep.records import Outcome, Record
 from continual_petl.sweep.result import SweepResult, TaskChoice
 from continual_petl.sweep.rows import SweptRows, check_same
 from continual_petl.sweep.settings import with_settings
 from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.trials import Trials
 from continual_petl.sweep.worker import (
     SweepSetup,
     carried_out,
@@ -56,13 +56,12 @@ class Runner:
     ) -> None:
         self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
         self._keep, self._on_trial = keep, on_trial
-        self._records, self._rows = Records(folder), SweptRows(folder, spec)
-        self._remaining = {task.name: RemainingTrials(sweep, spec, task, self._records) for task in tasks}
+        self._trials, self._rows = Trials(folder, sweep, spec), SweptRows(folder, spec)
 
     @property
-    def has_work(self) -> bool:
-        """Whether any trial is left."""
-        return any(turns.num_left for turns in self._remaining.values())
+    def num_left(self) -> int:
+        """Number of trials that have not ended."""
+        return sum(self._trials.num_left(task.name) for task in self._tasks)
 
     def check_rows(self) -> None:
         """Check that the data has not changed since the sweep started, but only for the next `CHECKED_TASKS` tasks.
@@ -70,7 +69,7 @@ class Runner:
         Raises:
             InputError: if the rows of a task with remaining trials have changed.
         """
-        for task in [task for task in self._tasks if self._remaining[task.name].num_left][:CHECKED_TASKS]:
+        for task in [task for task in self._tasks if self._trials.num_left(task.name)][:CHECKED_TASKS]:
             self._rows.check(task)
 
     def learn(self, until: float | None) -> None:
@@ -86,12 +85,11 @@ class Runner:
         Raises:
             Interrupted: after a signal, once all trials have saved their progress.
         """
-        max_jobs = sum(turns.num_left for turns in self._remaining.values())
-        if max_jobs == 0:
+        if self.num_left == 0:
             return
         with listening() as request:
             setup = setup_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
-            elsewhere = _opened(setup, jobs, executor, max_jobs)
+            elsewhere = _opened(setup, jobs, executor, self.num_left)
             with ThreadPoolExecutor(elsewhere.jobs) as threads:
                 self._hand_out(threads, elsewhere, request, until)
 
@@ -102,7 +100,7 @@ class Runner:
         try:
             while True:
                 while len(running) < elsewhere.jobs:
-                    record = self._next({name_of(each) for each in running.values()}, until)
+                    record = self._next({each.name for each in running.values()}, until)
                     if record is None:
                         break
                     self._begin(record)
@@ -110,12 +108,12 @@ class Runner:
                     if (known := outcome_in(folder_of(self._folder, record))) is not None:
                         self._end(record, known)
                         continue
-                    running[threads.submit(persisted, elsewhere, name_of(record))] = record
+                    running[threads.submit(persisted, elsewhere, record.name)] = record
                 if not running:
                     return
                 done = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done
                 request.stop_here("while trials were being learned; their progress is saved")
-                for future in sorted(done, key=lambda each: name_of(running[each])):
+                for future in sorted(done, key=lambda each: running[each].name):
                     record = running.pop(future)
                     self._end(record, _outcome(folder_of(self._folder, record), future.result()))
         except KeyboardInterrupt:
@@ -127,7 +125,7 @@ class Runner:
     def _next(self, running: Collection[str], until: float | None) -> Record | None:
         if until is not None and time.monotonic() >= until:
             return None
-        asked = (turns.next(running) for turns in self._remaining.values())
+        asked = (self._trials.next(task, running) for task in self._tasks)
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
@@ -136,12 +134,12 @@ class Runner:
         self._rows.check(task, again=record.role == "seed")
         # Recorded first: if the process is killed, the same settings are tried again, whatever the sampler would then
         # suggest.
-        self._records.add(record)
+        self._trials.add(record)
         if self._on_trial is not None:
             self._on_trial(record)
 
     def _end(self, record: Record, outcome: Outcome) -> None:
-        before = self._records.data_of(record.task, record.seed)
+        before = self._trials.data_of(record.task, record.seed)
         try:
             if before and outcome.data:
                 check_same(record.task, before, outcome.data)
@@ -150,7 +148,7 @@ class Runner:
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
             raise
         ended = record.with_outcome(outcome, kept=self._keep)
-        self._records.add(ended)
+        self._trials.add(ended)
         if not self._keep:
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
         if self._on_trial is not None:
@@ -158,7 +156,7 @@ class Runner:
 
     def tidy(self) -> None:
         """Remove folders of ended trials that a killed process may have left; kept and unfinished trials keep theirs."""
-        for record in self._records.ended():
+        for record in self._trials.ended():
             if not record.kept:
                 shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
         trials = self._folder / "trials"
@@ -168,37 +166,32 @@ class Runner:
 
     def result(self) -> SweepResult:
         """Return the results so far, of this call and of earlier calls for other tasks."""
-        turns = {
-            task.name: self._remaining.get(task.name) or RemainingTrials(self._sweep, self._spec, task, self._records)
-            for task in self._spec.tasks
-        }
+        asked = tuple(task.name for task in self._tasks)
         choices = {
-            task.name: TaskChoice(
-                task=task.name,
-                metric=task.resolved_metric,
-                trials=tuple(record for record in turns[task.name].searched if record.ended),
-                seeds=tuple(turns[task.name].with_seeds),
-                failed_seeds=tuple(turns[task.name].failed_seeds),
-                num_left=turns[task.name].num_left,
-                carved=self._rows.has_validation(task.name) is False,
-                limited=task.limits.validation is not None,
-            )
+            task.name: self._choice(task)
             for task in self._spec.tasks
-            if task.name in self._remaining or turns[task.name].searched
+            if task.name in asked or self._trials.searched(task.name)
         }
-        chosen = [self._chosen(task, choices.get(task.name)) for task in self._spec.tasks]
-        return SweepResult(
-            folder=self._folder,
-            spec=self._sweep,
-            chosen=without_unused_settings(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored()),
-            tasks=choices,
-            asked=tuple(self._remaining),
-        )
+        found = {name: choice.settings for name, choice in choices.items() if choice.settings is not None}
+        tasks = [
+            with_settings(self._spec, task, found[task.name]) if task.name in found else task
+            for task in self._spec.tasks
+        ]
+        chosen = without_unused_settings(self._spec.model_copy(update={"tasks": tuple(tasks)}).anchored())
+        return SweepResult(folder=self._folder, spec=self._sweep, chosen=chosen, tasks=choices, asked=asked)
 
-    def _chosen(self, task: TaskSpec, choice: TaskChoice | None) -> TaskSpec:
-        """Return a task with its chosen settings, or unchanged if there are none."""
-        settings = None if choice is None else choice.settings
-        return task if settings is None else with_settings(self._spec, task, settings)
+    def _choice(self, task: TaskSpec) -> TaskChoice:
+        best, seeds = self._trials.best(task.name), self._trials.seeds(task.name)
+        return TaskChoice(
+            task=task.name,
+            metric=task.resolved_metric,
+            trials=tuple(record for record in self._trials.searched(task.name) if record.ended),
+            seeds=() if best is None else (best, *(record for record in seeds if record.state == "complete")),
+            failed_seeds=tuple(record for record in seeds if record.state == "failed"),
+            num_left=self._trials.num_left(task.name),
+            carved=self._rows.has_validation(task.name) is False,
+            limited=task.limits.validation is not None,
+        )
 
 
 def _opened(setup: SweepSetup, jobs: int | None, executor: Executor, max_jobs: int) -> Workers:

@@ -17,12 +17,12 @@ from continual_petl.engine.session import ProcessSettings
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.sweep.records import Outcome, Record, Records
-from continual_petl.sweep.remaining_trials import name_of
+from continual_petl.sweep.records import Outcome, Record
 from continual_petl.sweep.sampler import should_prune
 from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.trial import tried
+from continual_petl.sweep.trials import Trials
 
 OUTCOME = "outcome.json"
 _setup: SweepSetup | None = None
@@ -44,7 +44,7 @@ def setup_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> 
 
 def folder_of(folder: str | Path, record: Record) -> Path:
     """Return the folder of a trial."""
-    return Path(folder, "trials", *name_of(record).split("/"))
+    return Path(folder, "trials", *record.name.split("/"))
 
 
 def carried_out(setup: SweepSetup, record: Record) -> Outcome:
@@ -77,7 +77,7 @@ def _others(setup: SweepSetup, task: TaskSpec, record: Record) -> list[Record]:
     epochs = _epochs(setup, task, record)
     return [
         other
-        for other in Records(Path(setup.folder)).of(record.task, "search")
+        for other in Trials(Path(setup.folder), setup.sweep, setup.spec).searched(record.task)
         if other.number != record.number and other.ended and _epochs(setup, task, other) == epochs
     ]
 
@@ -108,9 +108,7 @@ def try_here(name: str) -> Report:
 
 
 def _try(setup: SweepSetup, name: str) -> Report:
-    records = Records(Path(setup.folder))
-    task = name.split("/")[0]
-    record = next(each for role in ("search", "seed") for each in records.of(task, role) if name_of(each) == name)
+    record = Trials(Path(setup.folder), setup.sweep, setup.spec)[name]
     outcome = carried_out(setup, record)
     folder = folder_of(setup.folder, record)
     make_folder(folder)

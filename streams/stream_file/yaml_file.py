@@ -71,7 +71,7 @@ def load_stream(
 def own_kinds_in(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the kinds that a stream file asks to import, without importing them; none of a file that cannot be read."""
     try:
-        if "remote_code" not in _text(os.fspath(path)):  # a long stream is not read twice
+        if "remote_code" not in read_text(os.fspath(path)):  # a long stream is not read twice
             return ()
         tasks = _read(path, (), "stream")[0].get("tasks")
     except StreamFileError:
@@ -110,7 +110,7 @@ def load_located(
     if not has_copies:
         tree["data_dir"] = folder
     try:
-        expanded = expand_splits(_validate(StreamSpec, tree, places))
+        expanded = expand_splits(validate(StreamSpec, tree, places))
         for where, text in expanded.problems:
             places.report(where, text, tree)
         if expanded.problems:
@@ -152,7 +152,7 @@ def load_located_task(
             ("data", "local"), "a file of one task has no data_dir for local copies: write data: FOLDER", tree
         )
     try:
-        task = _validate(TaskSpec, tree, places)
+        task = validate(TaskSpec, tree, places)
     except StreamFileError:
         rest = usable_task(tree, places.wrong)
         if rest is not None:
@@ -175,7 +175,7 @@ def _read(
 ) -> tuple[dict[str, Any], KeyLocations, str]:
     """Return the plain data with overrides applied, the places of its keys, and the file's folder."""
     file = os.fspath(path)
-    parsed = parse(_text(file))
+    parsed = parse(read_text(file))
     check_file_type(file, parsed.tree, wanted)
     places = KeyLocations(file, parsed.lines)
     if parsed.tree is None and not parsed.problems:
@@ -190,27 +190,47 @@ def _read(
     return parsed.tree, places, os.path.dirname(os.path.abspath(file))
 
 
-def _text(file: str) -> str:
+def read_text(file: str, what: str = "stream") -> str:
+    """Return the text of a YAML file.
+
+    Args:
+        file: its path.
+        what: what it holds, for the message.
+
+    Raises:
+        StreamFileError: if it cannot be read.
+    """
     try:
         size = os.stat(file).st_size
         if size > MAX_BYTES:
             raise StreamFileError(
-                [f"{file}: {size} bytes are too many for a stream file (at most {MAX_BYTES}): is this a data file?"]
+                [f"{file}: {size} bytes are too many for a {what} file (at most {MAX_BYTES}): is this a data file?"]
             )
         return Path(file).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise StreamFileError([f"{file}: there is no such file in {os.getcwd()}: check the path"]) from None
     except UnicodeDecodeError as error:
         raise StreamFileError([f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8"]) from None
-    except OSError as error:
-        raise StreamFileError([f"{file}: cannot be read ({error.strerror}): give a YAML file"]) from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise StreamFileError([f"{file}: cannot be read ({why}): give a YAML file"]) from None
 
 
 def _required() -> list[str]:
     return [name for name, info in StreamSpec.model_fields.items() if info.is_required()]
 
 
-def _validate(model: type[_Model], tree: dict[str, Any], places: KeyLocations) -> _Model:
+def validate(model: type[_Model], tree: dict[str, Any], places: KeyLocations) -> _Model:
+    """Return a spec, or report its mistakes.
+
+    Args:
+        model: the class of the spec.
+        tree: its plain data.
+        places: the places of its keys in the file, and the mistakes so far.
+
+    Raises:
+        StreamFileError: if there are any mistakes, also earlier ones.
+    """
     try:
         spec = model.checked(tree)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep import SweepSpec
-from continual_petl.sweep.records import TRIALS
+from continual_petl.sweep.records import TRIALS, Record, read_records
 from tests.streams_in_code import stream, task
 
 TRAINING = {"epochs": 1, "batch_size": 20, "checkpoint_every": 1}
@@ -39,6 +39,18 @@ def ended(folder: Path, task: str = "one", role: str = "search") -> list[dict[st
         for line in lines_of(folder)
         if line.get("state", "begun") != "begun" and (line["task"], line["role"]) == (task, role)
     ]
+
+
+def records(folder: Path, task: str = "one", role: str = "search") -> list[Record]:
+    """Return the newest record of each of a task's trials, by number."""
+    newest = {each.name: each for each in read_records(folder / TRIALS) if (each.task, each.role) == (task, role)}
+    return sorted(newest.values(), key=lambda each: each.number)
+
+
+def add_record(folder: Path, record: Record) -> None:
+    """Add a line to the trials of a sweep."""
+    with (folder / TRIALS).open("a") as file:
+        file.write(record.model_dump_json(exclude_defaults=True) + "\n")
 
 
 def without_time(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import dump_stream
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import TRIALS, Outcome
-from continual_petl.sweep.remaining_trials import name_of
 from tests.processes import Forked, fork_workers
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
@@ -57,7 +56,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
     learned: list[str] = []
 
     def as_if(setup: Any, record: Any) -> Any:
-        learned.append(name_of(record))
+        learned.append(record.name)
         size, rate = record.settings["bank.bottleneck"], record.settings["training.learning_rate"]
         return Outcome(state="complete", score=size * rate, scores=(size * rate,), parameters={"head": size})
 

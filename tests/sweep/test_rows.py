@@ -12,11 +12,11 @@ import pytest
 from continual_petl import InputError, TaskStream, learn
 from continual_petl.errors import StoreError
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome, Records
+from continual_petl.sweep.records import Outcome
 from continual_petl.sweep.rows import ROWS, SweptRows
 from continual_petl.sweep.worker import carried_out, folder_of
 from tests.streams_in_code import classification_rows, stream, write_rows
-from tests.sweep.sweeps import TRAINING, ended, small_sweep, without_time
+from tests.sweep.sweeps import TRAINING, ended, records, small_sweep, without_time
 
 Folder = Callable[..., Path]
 
@@ -147,7 +147,7 @@ def test_trial_with_wrong_rows_is_repeated_once_the_data_is_restored(
         patched.setattr(runner, "carried_out", of_other_rows)
         with pytest.raises(InputError, match="its train rows differ from those"):
             sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep", keep=True)
-    (record,) = [each for each in Records(tmp_path / "sweep").of("one", "search") if not each.ended]
+    (record,) = [each for each in records(tmp_path / "sweep") if not each.ended]
     assert not folder_of(tmp_path / "sweep", record).exists()
     sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep")
     assert without_time(ended(tmp_path / "sweep")) == without_time(ended(tmp_path / "whole"))

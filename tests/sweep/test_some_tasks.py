@@ -12,9 +12,9 @@ import pytest
 from continual_petl.cli.commands.sweep import show
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome, Records
+from continual_petl.sweep.records import Outcome
 from continual_petl.sweep.worker import folder_of
-from tests.sweep.sweeps import small_stream, small_sweep
+from tests.sweep.sweeps import records, small_stream, small_sweep
 
 Folder = Callable[..., Path]
 
@@ -83,7 +83,7 @@ def test_folders_of_unfinished_and_kept_trials_are_kept(backbone_folder: Folder,
 
     with pytest.raises(Stop):
         sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], on_trial=stop)
-    kept, half = Records(tmp_path).of("one", "search")
+    kept, half = records(tmp_path)
     assert (kept.kept, half.state) == (True, "begun")
     sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"])
     assert (folder_of(tmp_path, kept) / "bank").exists()
@@ -94,7 +94,7 @@ def test_folders_of_unfinished_and_kept_trials_are_kept(backbone_folder: Folder,
 def test_leftover_folder_of_a_finished_trial_is_removed(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(), folder=tmp_path)
-    left = folder_of(tmp_path, Records(tmp_path).of("one", "search")[0])
+    left = folder_of(tmp_path, records(tmp_path)[0])
     left.mkdir(parents=True)
     (left / "bank").write_text("learned")
     sweep(tasks, small_sweep(), folder=tmp_path)

@@ -14,9 +14,9 @@ from continual_petl.engine.parallel.worker import Report
 from continual_petl.errors import InputError, Interrupted, StoreError
 from continual_petl.store.files.atomic import write_json
 from continual_petl.sweep import runner, sweep, worker
-from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.records import Outcome, Record
 from continual_petl.sweep.worker import OUTCOME, folder_of, open_sweep, outcome_in, setup_of, try_here
-from tests.sweep.sweeps import GRID, small_stream, small_sweep
+from tests.sweep.sweeps import GRID, add_record, records, small_stream, small_sweep
 
 Folder = Callable[..., Path]
 RECORD = Record(task="one", role="search", number=0, seed=3, settings={"bank.bottleneck": 2}, metric="accuracy")
@@ -25,7 +25,7 @@ RECORD = Record(task="one", role="search", number=0, seed=3, settings={"bank.bot
 @pytest.fixture
 def setup(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
     sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path, minutes=0)
-    Records(tmp_path).add(RECORD)
+    add_record(tmp_path, RECORD)
     setup = setup_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
     assert open_sweep(setup) == ""
     yield setup
@@ -118,7 +118,7 @@ def test_trial_finished_before_a_kill_is_not_repeated(
 
     tasks, spec = small_stream(backbone_folder()), small_sweep(trials=1)
     sweep(tasks, spec, folder=tmp_path, minutes=0)
-    Records(tmp_path).add(record := RECORD.model_copy(update={"settings": GRID[0]}))
+    add_record(tmp_path, record := RECORD.model_copy(update={"settings": GRID[0]}))
     folder_of(tmp_path, record).mkdir(parents=True)
     pruned = Outcome(state="pruned", scores=(0.5,))
     write_json(folder_of(tmp_path, record) / OUTCOME, pruned.model_dump(mode="json"))
@@ -126,5 +126,5 @@ def test_trial_finished_before_a_kill_is_not_repeated(
     monkeypatch.setattr(runner, "persisted", lambda *_: pytest.fail("it was learned again"))
     with pytest.raises(InputError, match="no trial was completed"):
         sweep(tasks, spec, folder=tmp_path, jobs=2)
-    (ended,) = Records(tmp_path).of("one", "search")
+    (ended,) = records(tmp_path)
     assert (ended.state, ended.scores) == ("pruned", (0.5,))
