@@ -72,12 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StreamFileError as error:
         subject = {"learn": "task", "sweep": "sweep"}.get(arguments.command, "stream")
         return _fail("\n".join([f"the {subject} cannot be used:", *error.problems]), 2)
-    except InputError as error:
-        return _fail(str(error), 2)
-    except RunInUseError as error:
-        return _fail(str(error), 4)
-    except (ExportError, ForgettingError, IsolationError, StoreError) as error:
-        return _fail(str(error), 1)
+    except (InputError, RunInUseError, ExportError, ForgettingError, IsolationError, StoreError) as error:
+        return _fail(str(error), 2 if isinstance(error, InputError) else 4 if isinstance(error, RunInUseError) else 1)
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:

@@ -43,9 +43,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = (
         "a name that requests may use in their Host header; may be repeated (localhost is allowed on a loopback --host)"
     )
-    command.add_argument("--allowed-host", metavar="NAME", action="append", default=[], help=text)
+    command.add_argument("--allowed-host", dest="allowed_hosts", metavar="NAME", action="append", default=[], help=text)
     text = "file with the token that requests need (Authorization: Bearer TOKEN)"
-    command.add_argument("--token-file", metavar="FILE", help=text)
+    command.add_argument("--token-file", metavar="FILE", type=Path, help=text)
     text = "how long the first row of a batch waits for others, in milliseconds (default: 5)"
     command.add_argument("--window-ms", metavar="MS", type=float, default=5.0, help=text)
     text = "maximum number of rows per batch (default: 64)"
@@ -59,9 +59,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "maximum number of rows that wait; more are refused with status 429 (default: 2048)"
     command.add_argument("--max-waiting", metavar="N", type=int, default=2048, help=text)
     text = "seconds after which a request fails with status 504 (default: 30)"
-    command.add_argument("--timeout", metavar="S", type=float, default=30.0, help=text)
+    command.add_argument("--timeout", dest="timeout_s", metavar="S", type=float, default=30.0, help=text)
     text = "seconds that a client may take to send a request's head, to send its body, or to read the response (default: 30)"
-    command.add_argument("--client-timeout", metavar="S", type=float, default=30.0, help=text)
+    command.add_argument("--client-timeout", dest="client_s", metavar="S", type=float, default=30.0, help=text)
     text = "memory limit for all banks together, in bytes; further banks are read when needed (default: 1 GiB)"
     command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
     text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
@@ -91,26 +91,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.serve.kernel_caches import bound_kernel_caches
     from continual_petl.serve.settings import ServeSettings
 
-    settings = ServeSettings(
-        host=arguments.host,
-        port=arguments.port,
-        allowed_hosts=tuple(arguments.allowed_host),
-        token_file=None if arguments.token_file is None else Path(arguments.token_file),
-        window_ms=arguments.window_ms,
-        batch_rows=arguments.batch_rows,
-        max_rows=arguments.max_rows,
-        max_characters=arguments.max_characters,
-        max_body_bytes=arguments.max_body_bytes,
-        max_waiting=arguments.max_waiting,
-        timeout_s=arguments.timeout,
-        client_s=arguments.client_timeout,
-        resident_bytes=arguments.resident_bytes,
-        unknown=arguments.unknown,
-        log_texts=arguments.log_texts,
-        remote_code=arguments.remote_code,
-        engine=arguments.engine,
-        replicas=arguments.replicas,
-    )
+    # The options are named like the settings; some settings have no option.
+    given = {key: value for key, value in vars(arguments).items() if key in ServeSettings.__dataclass_fields__}
+    settings = ServeSettings(**given | {"allowed_hosts": tuple(arguments.allowed_hosts)})
     bound_kernel_caches()
     with heavy_imports():
         from continual_petl.serve.server import serve  # imports torch
