@@ -190,3 +190,9 @@ def test_an_unknown_command_or_option_exits_with_2(
         cli.main(words)
     assert caught.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_help_without_docstrings_lists_options() -> None:
+    words = [sys.executable, "-OO", "-m", "continual_petl", "list", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "--json" in done.stdout

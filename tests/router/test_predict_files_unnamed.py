@@ -13,6 +13,7 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
+from continual_petl.kind_registry import kind_of
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.tiny import WORDS
 
@@ -104,3 +105,22 @@ def test_rows_that_cannot_be_read_are_refused(
     assert main(["predict", str(run.store.folder), "--input", str(source), "--output", str(output)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not output.exists()
+
+
+def test_a_column_that_an_answer_of_some_task_adds_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = type(kind_of(run.store.certificate("low")))
+    monkeypatch.setattr(kind, "details", {"start": "int"})  # as answers to questions have
+    source, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"text": "w1 w2", "start": 7}) + "\n")
+    assert main(["predict", str(run.store.folder), "--input", str(source), "--output", str(output)]) == 2
+    assert "the input has a column 'start', and --output adds one of the same name" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_an_empty_file_is_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("text\n")
+    assert main(["predict", str(run.store.folder), "--input", str(source)]) == 2
+    assert f"--input {source}: it has no rows; give a file with one record per row" in capsys.readouterr().err
