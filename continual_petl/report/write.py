@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -20,12 +20,10 @@ from pathlib import Path
 
 from continual_petl._version import VERSION
 from continual_petl.report.figures.style import plotly_js
-from continual_petl.report.page import compared_runs
+from continual_petl.report.page import compared_runs, render
 from continual_petl.report.page.details import first_line, script_of
 from continual_petl.report.page.parts import Section
 from continual_petl.report.page.sections import TOGETHER, sections
-from continual_petl.report.page.templates import templates
-from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import is_alive
@@ -131,28 +129,11 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
     script, plotly = folder / PLOTLY, plotly_js().encode()
     if not script.is_file() or script.read_bytes() != plotly:
         write_file(script, plotly)
-    page = (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            title=title,
-            stamp=_NO_STAMP,
-            live=live,
-            sections=[_plain(part) for part in parts],
-            data={figure.name: figure.data for part in parts for figure in part.figures},
-            long=any(table.is_long for part in parts for table in part.tables),
-            drawn=moment(max(facts.read_at for facts in runs)),
-            version=VERSION,
-            folders=", ".join(os.fspath(facts.folder) for facts in runs),
-        )
-    )
+    read_at, folders = max(facts.read_at for facts in runs), ", ".join(os.fspath(facts.folder) for facts in runs)
+    page = render.page(title, parts, read_at, folders, stamp=_NO_STAMP, live=live)
     stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
     # Replace only the first occurrence: the only text of the run before it is the title, whose quotation marks are escaped.
     page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
     write_file(folder / PAGE, page.encode())
     write_file(folder / STAMP, stamp.encode())
     return folder / PAGE
-
-
-def _plain(part: Section) -> Mapping[str, object]:
-    return {**vars(part), **part.more}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.report.page.verdict import moment
+from continual_petl.report.page.render import moment
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.streams_in_code import stream, task

@@ -6,13 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from continual_petl._version import VERSION
 from continual_petl.engine.ablation.result import Ablation, drawn
 from continual_petl.engine.ablation.terminal import headline, remarks
 from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page.parts import Section, Shown
-from continual_petl.report.page.templates import templates
-from continual_petl.report.page.verdict import moment
+from continual_petl.report.page.render import page
 from continual_petl.store.files.atomic import write_file
 
 
@@ -28,22 +26,9 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
         StoreError: if it cannot be written; the old file is then unchanged.
     """
     parts = [_section(number, ablation) for number, ablation in enumerate(ablations)]
-    page = (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            title="Ablation: banks without spans of layers",
-            stamp="",
-            live=False,
-            sections=[{**vars(part), **part.more} for part in parts],
-            data={figure.name: figure.data for part in parts for figure in part.figures},
-            drawn=moment(time.time()),
-            version=VERSION,
-            folders=str(run),
-            plotly=plotly_js(),
-        )
-    )
-    write_file(path, page.encode())
+    title = "Ablation: banks without spans of layers"
+    content = page(title, parts, time.time(), str(run), stamp="", live=False, plotly=plotly_js())
+    write_file(path, content.encode())
 
 
 def _section(number: int, ablation: Ablation) -> Section:

@@ -21,7 +21,8 @@ from continual_petl.report.run_facts import RunFacts, TaskFacts
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-SECTIONS = ("scores", "forgetting", "routing", "growth", "learning", "time", "training", "predictions")
+SECTIONS_OF_A_RUN = ("scores", "forgetting", "routing", "growth", "learning", "time")
+SECTIONS = (*SECTIONS_OF_A_RUN, "training", "predictions")
 """Identifiers of the sections that figures are shown in, in the order of the page; the last two belong to a task."""
 
 Facts = TypeVar("Facts", RunFacts, TaskFacts)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
-from continual_petl.report.formatting import mark_of, megabytes, number
-from continual_petl.report.page.parts import Section, Shown, Table, TableCell
+from continual_petl.report.formatting import mark_of, number
+from continual_petl.report.page.parts import Section, Shown, Table, TableCell, numeric, on_disk, table
 from continual_petl.report.page.verdict import verdict_and_mood
 from continual_petl.report.run_facts import RunFacts, TaskFacts
+from continual_petl.store.certificate.chain import Link
 
 Named = tuple[str, RunFacts]
 
@@ -80,44 +81,42 @@ def _table(runs: Sequence[Named]) -> Table:
     rows = []
     for name, facts in runs:
         last = facts.growth[-1] if facts.growth else None
-        stored, size = sum(task.num_parameters for task in facts.tasks), sum(task.num_bytes for task in facts.tasks)
         share = math.nan if last is None else last.stored / last.full_copies
         seconds = sum(sum(phases.values()) for phases in facts.results.seconds.values())
         mean = sum(facts.newest[task] for task in shared) / len(shared) if shared else math.nan
-        values = [*_at_end(facts).values(), *([mean] if apart else [])]
+        held = f"{facts.num_unchanged:,} of {len(facts.tasks):,}"
         rows.append(
             [
-                TableCell(text=name),
-                TableCell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
-                *(TableCell(text=number(value), sort=_sort(value), kind="number") for value in values),
-                TableCell(text=f"{stored:,}", sort=stored, kind="number"),
-                TableCell(text="not known" if last is None else f"{share:.2%}", sort=_sort(share), kind="number"),
-                TableCell(text=megabytes(size), sort=size, kind="number"),
-                TableCell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
-                TableCell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
+                name,
+                len(facts.tasks),
+                *_at_end(facts).values(),
+                *([mean] if apart else []),
+                sum(task.num_parameters for task in facts.tasks),
+                numeric(share, "not known" if last is None else f"{share:.2%}"),
+                on_disk(sum(task.num_bytes for task in facts.tasks)),
+                numeric(seconds, f"{seconds:.4g} s"),
+                TableCell(text=held, kind="good" if facts.ok else "bad"),
             ]
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
     scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
     heads = (*scores, "parameters added", "of full copies", "on disk", "time", "valid certificates")
-    return Table(caption="Runs side by side", heads=heads, rows=rows)
+    return table("Runs side by side", heads, rows)
 
 
 def _settings(runs: Sequence[Named]) -> Table:
     """Return the settings of each run, as text that would not fit next to the numbers."""
-    rows = [
+    rows = (
         [
-            TableCell(text=name),
-            TableCell(
-                text="not known" if facts.pinned is None else f"{facts.pinned.name} ({facts.pinned.digest[:16]})"
-            ),
-            TableCell(text=str(facts.seed), sort=facts.seed, kind="number"),
-            TableCell(text=_banks(facts)),
-            TableCell(text=_some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet"),
+            name,
+            "not known" if facts.pinned is None else f"{facts.pinned.name} ({facts.pinned.digest[:16]})",
+            numeric(facts.seed, str(facts.seed)),
+            _banks(facts),
+            _some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet",
         ]
         for name, facts in runs
-    ]
-    return Table(caption="Settings of each run", heads=("run", "backbone", "seed", "banks", "training"), rows=rows)
+    )
+    return table("Settings of each run", ("run", "backbone", "seed", "banks", "training"), rows)
 
 
 def _banks(facts: RunFacts) -> str:
@@ -127,28 +126,25 @@ def _banks(facts: RunFacts) -> str:
     return _some(kinds, 3, "; ") + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
 
 
-def _sort(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, matched by name, since orders may differ."""
-    digests = [{own.name: own.link.digest for own in facts.tasks} for _, facts in runs]
-    marks = [{own.name: mark_of(own.link.split) for own in facts.tasks} for _, facts in runs]
+    by_name = [{own.name: own.link for own in facts.tasks} for _, facts in runs]
+
+    def score(facts: RunFacts, link: Link | None) -> TableCell:
+        if link is None:
+            return TableCell(text="not learned", kind="number")
+        newest = facts.newest[link.task]
+        return numeric(newest, number(newest) + mark_of(link.split))
+
     rows = []
     for index, task in enumerate(tasks):
-        ends = [facts.newest.get(task) for _, facts in runs]
-        cells = [
-            TableCell(text="not learned", kind="number")
-            if end is None
-            else TableCell(text=number(end) + own.get(task, ""), sort=_sort(end), kind="number")
-            for end, own in zip(ends, marks, strict=True)
-        ]
-        same = _same([own[task] for own in digests if task in own], len(runs))
-        rows.append([TableCell(text=task, sort=index), *cells, TableCell(text=same)])
+        links = [own.get(task) for own in by_name]
+        scores = (score(facts, link) for (_, facts), link in zip(runs, links, strict=True))
+        same = _same([link.digest for link in links if link is not None], len(runs))
+        rows.append([TableCell(text=task, sort=index), *scores, same])
     heads = ("task", *(name for name, _ in runs), "bank across runs")
     notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
-    return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
+    return table("Newest known score of every task", heads, rows, notes)
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:

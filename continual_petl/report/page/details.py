@@ -17,8 +17,8 @@ from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
-from continual_petl.report.page.parts import Card, Table, TableCell, inside_script, shown
-from continual_petl.report.page.templates import templates
+from continual_petl.report.page.parts import Card, Table, inside_script, numeric, shown, table
+from continual_petl.report.page.render import templates
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
@@ -72,68 +72,61 @@ def _details(task: TaskFacts, index: int) -> str:
 
 
 def _cards(task: TaskFacts, index: int) -> list[Card]:
-    certificate = task.certificate
+    certificate, errors = task.certificate, task.link.errors
     note = f"{certificate.metric} on {counted(certificate.num_examples, 'row')} of its {task.link.split} split"
-    if not certificate.is_measured:
-        note = "not measured: imported without rows"
     return [
-        Card(name="score", value=number(task.link.score), note=note),
-        *_error_cards(task),
-        Card(name="kind", value=certificate.kind, note="pairs of texts" if certificate.pair else ""),
-        Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.link.bank}"),
-        Card(name="position", value=str(index + 1), note="in the order tasks were learned"),
-        Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
-    ]
-
-
-def _error_cards(task: TaskFacts) -> list[Card]:
-    errors = task.link.errors
-    return [
-        Card(name=name, value=amount(errors[name]), note=f"{amount(errors[of])} for always predicting the mean")
-        for name, of in ERRORS.items()
-        if name in errors and of in errors
+        Card(
+            "score", number(task.link.score), note if certificate.is_measured else "not measured: imported without rows"
+        ),
+        *(
+            Card(name, amount(errors[name]), f"{amount(errors[of])} for always predicting the mean")
+            for name, of in ERRORS.items()
+            if name in errors and of in errors
+        ),
+        Card("kind", certificate.kind, "pairs of texts" if certificate.pair else ""),
+        Card("bank", f"{task.num_parameters:,}", f"parameters: {task.link.bank}"),
+        Card("position", str(index + 1), "in the order tasks were learned"),
+        Card("certificate", task.check.verdict, f"by {task.check.how}"),
     ]
 
 
 def _tables(task: TaskFacts) -> list[Table]:
     certificate = task.certificate
-    rows = [
-        [
-            TableCell(text=split),
-            TableCell(text=name),
-            TableCell(text=measure(name, value), sort=value, kind="number"),
-            TableCell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
-        ]
-        for split, s in certificate.scores.items()
-        for name, value in s.scores.items()
+    scores = (
+        [split, name, numeric(value, measure(name, value)), measured.num_examples]
+        for split, measured in certificate.scores.items()
+        for name, value in measured.scores.items()
+    )
+    return [
+        _settings(task),
+        table("Scores", ("split", "score", "value", "rows"), scores),
+        *([_label_table(task, certificate.labels)] if certificate.labels else []),
     ]
-    tables = [_settings(task), Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
-    if certificate.labels:
-        tables.append(_label_table(task, certificate.labels))
-    return tables
 
 
 def _settings(task: TaskFacts) -> Table:
     """Return what the task was learned with; see `continual_petl.report.task_settings`."""
     settings = settings_in_words(task.certificate, task.history)
-    rows = [[TableCell(text=name), TableCell(text=value)] for name, value in settings.items()]
-    return Table(caption="Settings", heads=("setting", "value"), rows=rows)
+    return table("Settings", ("setting", "value"), settings.items())
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     """Return the labels, each with its support, predictions and correct predictions, if known."""
     weights, counts = task.certificate.class_weights, _counts(task.answered, len(labels))
-    heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
-    rows = []
-    for index, label in enumerate(labels[:MAX_LABELS]):
-        numbers = [index, *(() if counts is None else counts[index])]
-        row = [TableCell(text=label), *(TableCell(text=f"{count:,}", sort=count, kind="number") for count in numbers)]
-        if weights is not None:
-            row.append(TableCell(text=f"{weights[index]:.4g}", sort=weights[index], kind="number"))
-        rows.append(row)
+    heads = ["label", "number"]
+    heads += [] if counts is None else ["support", "predicted", "correct"]
+    heads += [] if weights is None else ["weight in the loss"]
+    rows = (
+        [
+            label,
+            index,
+            *(() if counts is None else counts[index]),
+            *(() if weights is None else [numeric(weights[index], f"{weights[index]:.4g}")]),
+        ]
+        for index, label in enumerate(labels[:MAX_LABELS])
+    )
     more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
-    weight = [] if weights is None else ["weight in the loss"]
-    return Table(caption=f"Labels{more}", heads=[*heads, *weight], rows=rows)
+    return table(f"Labels{more}", heads, rows)
 
 
 def _counts(predictions: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:

@@ -1,21 +1,23 @@
-"""Plain values for the templates: cards, figures and tables."""
+"""Plain values for the templates: cards, figures, tables, sections."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from continual_petl.report.figures.registry import Facts, Registered
 from continual_petl.report.figures.style import Drawing
+from continual_petl.report.formatting import megabytes, number
 
 ROWS_OF_A_PAGE = 50
 MAX_ROWS = 1_000
 """Maximum number of table rows in the document; for a longer table, the page creates the visible rows on demand."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Card:
     """One number with its name and a note."""
 
@@ -68,6 +70,33 @@ class TableCell:
     """Number of the task whose details it opens."""
 
 
+Value: TypeAlias = TableCell | str | float
+"""A value of a table: a cell, or a text, a count (int) or a score (float), which is formatted as such."""
+
+
+def numeric(value: float | None, text: str) -> TableCell:
+    """Return a cell that is sorted by its number, if that is known."""
+    return TableCell(text=text, sort=None if value is None or math.isnan(value) else value, kind="number")
+
+
+def on_disk(num_bytes: int) -> TableCell:
+    """Return the cell of a number of bytes."""
+    return numeric(num_bytes, megabytes(num_bytes))
+
+
+def opening(index: int, name: str) -> TableCell:
+    """Return the cell of a task's name, which opens its details; tasks are sorted in the order they were learned."""
+    return TableCell(text=name, sort=index, opens=index)
+
+
+def _cell(value: Value) -> TableCell:
+    if isinstance(value, str):
+        return TableCell(text=value)
+    if isinstance(value, TableCell):
+        return value
+    return numeric(value, f"{value:,}" if isinstance(value, int) else number(value))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """One table."""
@@ -104,6 +133,12 @@ class Table:
         kinds = self.kinds
         rows = [[_plain(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in self.rows]
         return inside_script({"kinds": kinds, "rows": rows})
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Value]], notes: Sequence[str] = ()) -> Table:
+    """Return a table of these values."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    return Table(caption=caption, heads=heads, rows=cells, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from itertools import accumulate, islice
 
 from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.metrics.registry import meaning
 from continual_petl.report.figures import curves, growth
-from continual_petl.report.figures.registry import run_figures
-from continual_petl.report.formatting import amount, mark_of, megabytes, number
-from continual_petl.report.page.parts import Section, Shown, Table, TableCell, shown
+from continual_petl.report.figures.registry import SECTIONS_OF_A_RUN, run_figures
+from continual_petl.report.formatting import amount, mark_of, number
+from continual_petl.report.page.parts import (
+    Section,
+    Shown,
+    Table,
+    TableCell,
+    numeric,
+    on_disk,
+    opening,
+    shown,
+    table,
+)
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.wrong_predictions import WrongPredictions
@@ -27,11 +36,10 @@ _MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "score not 
 
 def sections(facts: RunFacts) -> list[Section]:
     """Return all sections; for a run without learned tasks only the verdict and the half-learned tasks."""
-    if not facts.tasks:
-        return [verdict(facts), *half_learned(facts)]
-    parts = [part(facts) for part in (cost, learning, times, tasks)]
-    first = [verdict(facts), *half_learned(facts), scores(facts), forgotten(facts), *routed(facts)]
-    return [*first, *parts, *wrong_predictions(facts), certificates(facts)]
+    parts = [verdict(facts), *half_learned(facts)]
+    if facts.tasks:
+        parts += [*_with_figures(facts), tasks(facts), *wrong_predictions(facts), certificates(facts)]
+    return parts
 
 
 def half_learned(facts: RunFacts) -> list[Section]:
@@ -50,113 +58,79 @@ def half_learned(facts: RunFacts) -> list[Section]:
     return [Section(id="half", title="Half learned", figures=figures)] if figures else []
 
 
-def _figures(facts: RunFacts, section: str) -> list[Shown]:
-    """Return the registered figures of a section."""
-    return shown((figure for figure in run_figures() if figure.section == section), facts)
-
-
-def scores(facts: RunFacts) -> Section:
-    """Return the result matrix, and the scores over time."""
-    figures, tables = _figures(facts, "scores"), _errors(facts)
-    return Section(id="scores", title="Scores", figures=figures, tables=tables)
+def _with_figures(facts: RunFacts) -> list[Section]:
+    """Return the sections of the registered figures; there is none about routing if fewer than two tasks were routed."""
+    tables = {
+        "scores": _errors(facts),
+        "forgetting": [_averages(facts), *_metrics(facts)],
+        "growth": [_costs(facts)],
+    }
+    lines = {"learning": _without_history(facts)}
+    parts = [
+        Section(
+            id=name,
+            title=name.capitalize(),
+            lines=lines.get(name, ()),
+            figures=shown((figure for figure in run_figures() if figure.section == name), facts),
+            tables=tables.get(name, ()),
+        )
+        for name in SECTIONS_OF_A_RUN
+    ]
+    return [part for part in parts if part.figures or part.id != "routing"]
 
 
 def _errors(facts: RunFacts) -> list[Table]:
     """Return the table of the errors of regression tasks; empty if there are none."""
     rows = [
         [
-            TableCell(text=task.name + mark_of(task.link.split), sort=index, opens=index),
-            *(
-                TableCell(text=amount(v), sort=v, kind="number") if v is not None else TableCell(text="")
-                for v in errors
-            ),
+            opening(index, task.name + mark_of(task.link.split)),
+            *("" if (v := task.link.errors.get(name)) is None else numeric(v, amount(v)) for name in ERROR_NAMES),
         ]
         for index, task in enumerate(facts.tasks)
         if task.link.errors
-        for errors in [[task.link.errors.get(name) for name in ERROR_NAMES]]
     ]
     caption = "Errors in the units of the targets, and those of always predicting the mean of the rows' targets"
-    heads = ("task", *(name.replace("_", " ") for name in ERROR_NAMES))
-    return [Table(caption=caption, heads=heads, rows=rows)] if rows else []
+    return [table(caption, ("task", *(name.replace("_", " ") for name in ERROR_NAMES)), rows)] if rows else []
 
 
-def forgotten(facts: RunFacts) -> Section:
-    """Return forgetting and backward transfer after each task."""
-    after = {step: facts.after(step) for step in facts.steps}
-    names = ("ACC", "BWT", "forgetting")
-    rows = [
-        [
-            TableCell(text=facts.results.tasks[step - 1], sort=step),
-            *(TableCell(text=number(after[step][name]), kind="number") for name in names),
-        ]
-        for step in facts.steps
-    ]
-    table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
-    figures = _figures(facts, "forgetting")
-    return Section(id="forgetting", title="Forgetting", figures=figures, tables=[table, *_metrics(facts)])
+def _averages(facts: RunFacts) -> Table:
+    rows = (
+        [TableCell(text=facts.results.tasks[step - 1], sort=step), *facts.after(step).values()] for step in facts.steps
+    )
+    return table("Averages over all tasks so far", ("after", "ACC", "BWT", "forgetting"), rows)
 
 
 def _metrics(facts: RunFacts) -> list[Table]:
     """Return the table of all metrics of R that are known; none if scores are missing, as in a long run."""
     if not facts.results.is_complete:
         return []
-    rows = [
-        [TableCell(text=name), TableCell(text=number(value), sort=value, kind="number"), TableCell(text=meaning(name))]
-        for name, value in facts.results.matrix_metrics.items()
-        if not math.isnan(value)
-    ]
-    return [Table(caption="Metrics of the result matrix", heads=("metric", "value", "what it is"), rows=rows)]
-
-
-def routed(facts: RunFacts) -> list[Section]:
-    """Return the section about rows without a task name; nothing if fewer than two tasks were routed."""
-    figures = _figures(facts, "routing")
-    return [Section(id="routing", title="Routing", figures=figures)] if figures else []
-
-
-def cost(facts: RunFacts) -> Section:
-    """Return the parameters and bytes that each task added."""
-    figures = _figures(facts, "growth")
-    return Section(id="growth", title="Growth", figures=figures, tables=[_costs(facts)])
+    known = {name: value for name, value in facts.results.matrix_metrics.items() if not math.isnan(value)}
+    rows = ([name, value, meaning(name)] for name, value in known.items())
+    return [table("Metrics of the result matrix", ("metric", "value", "what it is"), rows)]
 
 
 def _costs(facts: RunFacts) -> Table:
-    counts = [task.link.parameters for task in facts.tasks]
-    so_far = zip(accumulate(map(_sum, counts)), accumulate(task.num_bytes for task in facts.tasks), strict=True)
-    rows = []
-    for index, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
-        numbers = [*(count[part] for part in growth.PARTS), _sum(count), parameters]
-        rows.append(
-            [
-                TableCell(text=task.name, sort=index, opens=index),
-                *(TableCell(text=f"{value:,}", sort=value, kind="number") for value in numbers),
-                TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                TableCell(text=megabytes(size), sort=size, kind="number"),
-            ]
-        )
+    parameters = list(accumulate(task.num_parameters for task in facts.tasks))
+    sizes = list(accumulate(task.num_bytes for task in facts.tasks))
+    rows = (
+        [
+            opening(index, task.name),
+            *(task.link.parameters[part] for part in growth.PARTS),
+            task.num_parameters,
+            parameters[index],
+            on_disk(task.num_bytes),
+            on_disk(sizes[index]),
+        ]
+        for index, task in enumerate(facts.tasks)
+    )
     heads = ("task", *growth.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
-    return Table(caption="What each task added", heads=heads, rows=rows)
+    return table("What each task added", heads, rows)
 
 
-def _sum(counts: Mapping[str, int]) -> int:
-    return sum(counts.values())
-
-
-def learning(facts: RunFacts) -> Section:
-    """Return the learning curves of all tasks."""
+def _without_history(facts: RunFacts) -> list[str]:
     without = sum(not task.has_history for task in facts.tasks)
-    lines = []
-    if without:
-        lines.append(
-            f"The training history of {counted(without, 'task')} of {len(facts.tasks):,} is missing or damaged."
-        )
-    figures = _figures(facts, "learning")
-    return Section(id="learning", title="Learning", lines=lines, figures=figures)
-
-
-def times(facts: RunFacts) -> Section:
-    """Return the time that each task took."""
-    return Section(id="time", title="Time", figures=_figures(facts, "time"))
+    words = f"The training history of {counted(without, 'task')} of {len(facts.tasks):,} is missing or damaged."
+    return [words] if without else []
 
 
 def tasks(facts: RunFacts) -> Section:
@@ -178,43 +152,36 @@ def wrong_predictions(facts: RunFacts) -> list[Section]:
 
 def _wrong_table(wrong: WrongPredictions) -> Table:
     shares = any(row.probability is not None for row in wrong.rows)
-    rows = [
+    rows = (
         [
             TableCell(text=f"{row.row:,}", sort=row.row),
             *(TableCell(text=text, kind="text") for text in row.given),
-            TableCell(text=row.correct),
-            TableCell(text=row.predicted),
-            *([TableCell(text=number(row.probability), sort=row.probability, kind="number")] if shares else []),
+            row.correct,
+            row.predicted,
+            *([numeric(row.probability, number(row.probability))] if shares else []),
         ]
         for row in wrong.rows
-    ]
+    )
     heads = ("row", *wrong.columns, "correct", "predicted", *(["probability"] if shares else []))
-    heading = "Largest errors" if wrong.by_error else "Wrong predictions"
-    return Table(caption=f"{heading} of {wrong.task}", heads=heads, rows=rows)
+    return table(f"{'Largest errors' if wrong.by_error else 'Wrong predictions'} of {wrong.task}", heads, rows)
 
 
 def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
-    rows = []
-    for index, task in enumerate(facts.tasks):
-        link, verdict = task.link, task.check.verdict
-        rows.append(
-            [
-                TableCell(text=task.name, sort=index, opens=index),
-                TableCell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
-                TableCell(text=link.kind),
-                TableCell(
-                    text=f"{number(link.score)}{mark_of(link.split)} {link.metric}",
-                    sort=link.score,
-                    kind="number",
-                ),
-                TableCell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
-                TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                TableCell(text=link.digest[:16], kind="digest"),
-                TableCell(text=link.seal[:16], kind="digest"),
-            ]
-        )
+    rows = (
+        [
+            opening(index, task.name),
+            TableCell(text=task.check.verdict, kind=_MOOD_OF_VERDICT[task.check.verdict]),
+            task.link.kind,
+            numeric(task.link.score, f"{number(task.link.score)}{mark_of(task.link.split)} {task.link.metric}"),
+            task.num_parameters,
+            on_disk(task.num_bytes),
+            TableCell(text=task.link.digest[:16], kind="digest"),
+            TableCell(text=task.link.seal[:16], kind="digest"),
+        ]
+        for index, task in enumerate(facts.tasks)
+    )
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")
-    table = Table(caption="Certificates", heads=heads, rows=rows, notes=facts.results.footnotes)
+    tables = [table("Certificates", heads, rows, facts.results.footnotes)]
     more = {"command": f"continual-petl verify {shlex.quote(str(facts.folder))}"}
-    return Section(id="certificates", title="Certificates", template="certificates.html.j2", tables=[table], more=more)
+    return Section(id="certificates", title="Certificates", template="certificates.html.j2", tables=tables, more=more)

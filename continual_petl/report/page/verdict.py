@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from continual_petl.errors import counted
 from continual_petl.report.figures.growth import copy_bytes
 from continual_petl.report.figures.scores_over_time import flatness
 from continual_petl.report.formatting import megabytes, number
 from continual_petl.report.page.parts import Card, Section
+from continual_petl.report.page.render import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.terminal import problems_in
 from continual_petl.store.folder.progress import Position
@@ -96,24 +95,16 @@ def half_learned_in_words(task: str, at: Position | None) -> str:
 def _cards(facts: RunFacts) -> list[Card]:
     count, results = len(facts.tasks), facts.results
     cards = [
-        Card(name="tasks learned", value=f"{count:,}", note=f"of {facts.num_planned:,} in the stream"),
-        Card(name="forgetting", value=number(results.forgetting), note="mean drop from the best earlier score"),
-        Card(name="BWT", value=number(results.bwt), note="backward transfer"),
-        Card(name="ACC", value=number(results.acc), note=f"mean score over all tasks{results.basis}"),
+        Card("tasks learned", f"{count:,}", f"of {facts.num_planned:,} in the stream"),
+        Card("forgetting", number(results.forgetting), "mean drop from the best earlier score"),
+        Card("BWT", number(results.bwt), "backward transfer"),
+        Card("ACC", number(results.acc), f"mean score over all tasks{results.basis}"),
     ]
     if facts.growth:
         last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
         share = f"{last.stored / last.full_copies:.2%} of {copies} of the backbone ({last.full_copies:,})"
-        cards.append(Card(name="parameters added", value=f"{last.stored:,}", note=share))
+        cards.append(Card("parameters added", f"{last.stored:,}", share))
         copied = sum(copy_bytes(facts))
         share = f"{last.cumulative_bytes / copied:.2%} of {copies} ({megabytes(copied)})"
-        cards.append(Card(name="on disk", value=megabytes(last.cumulative_bytes), note=f"with certificates; {share}"))
+        cards.append(Card("on disk", megabytes(last.cumulative_bytes), f"with certificates; {share}"))
     return cards
-
-
-def moment(seconds: float) -> str:
-    """Format a time."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # the writer's clock was wrong
-        return "at an unknown time"
