@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
-from continual_petl.report.figures.style import COLOURS, Drawing, as_figure, grid, shown
+from continual_petl.report.figures.style import COLOURS, Drawing, as_figure, grid, shown, titled
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -140,9 +140,6 @@ class Ablation(StrictModel):
         return as_figure(drawn(self))
 
 
-_MAX_WRITTEN = 12
-
-
 def drawn(ablation: Ablation) -> Drawing:
     """Return the heat map: relative change in percent, or scores if changes are undefined (see `relative_change`)."""
     relative = ablation.is_relative
@@ -157,17 +154,19 @@ def drawn(ablation: Ablation) -> Drawing:
         [_words(ablation, cells[first, last]) if (first, last) in cells else "" for last in range(count)]
         for first in range(count)
     ]
-    written = "%{z:.1f}" if relative else "%{z:.3f}"
-    parts = {
-        "text": words,
-        "texttemplate": written if count <= _MAX_WRITTEN else None,
-        "hovertemplate": "%{text}<extra></extra>",
-        "hoverongaps": False,
-        "colorbar": {"title": {"text": "change in %" if relative else shown(ablation.metric)}},
-    }
     names, frames = layer_names(ablation), [_frame(number) for number in range(count) if (number, number) in cells]
-    x, y = "last layer removed", "first layer removed"
-    return grid(shares, names, names, parts, x=x, y=y, height=140 + 30 * count, shapes=frames)
+    return grid(
+        shares,
+        names,
+        names,
+        colorbar=titled("change in %" if relative else shown(ablation.metric)),
+        text=words,
+        written="%{z:.1f}" if relative else "%{z:.3f}",
+        x="last layer removed",
+        y="first layer removed",
+        height=140 + 30 * count,
+        shapes=frames,
+    )
 
 
 def layer_names(ablation: Ablation) -> list[str]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from continual_petl.report.figures.style import Drawing, around_zero, colour, drawing, scatter, shown, task_axis
+from continual_petl.report.figures.style import (
+    MARKED,
+    Drawing,
+    around_zero,
+    colour,
+    drawing,
+    gaps,
+    line,
+    scatter,
+    shown,
+    task_axis,
+)
 from continual_petl.report.run_facts import RunFacts
 
 
@@ -20,35 +31,21 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
     traces = []
     for number, (name, facts) in enumerate(runs):
         steps = [step for step in facts.steps if step >= first]
-        values = [facts.after(step)[what] for step in steps]
-        traces.append(
-            scatter(
-                x=steps,
-                y=[None if math.isnan(value) else value for value in values],
-                name=shown(name),
-                mode="lines+markers" if len(steps) <= 60 else "lines",
-                line={"color": colour(number)},
-                marker={"symbol": number % 8},
-                hovertemplate=f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}<extra></extra>",
-            )
-        )
+        values = (facts.after(step)[what] for step in steps)
+        hover = f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}"
+        marks = {"marks": len(steps) <= MARKED, "marker": {"symbol": number % 8}}
+        traces.append(line(steps, values, name, number, hover, **marks))
     axis = {} if what == "ACC" else around_zero([value for trace in traces for value in trace["y"]])
     return drawing(traces, x="tasks learned", y=what, showlegend=True, yaxis=axis)
 
 
 def cost(runs: Sequence[tuple[str, RunFacts]]) -> Drawing:
     """Return a plot of each run's final mean score against the number of parameters it added."""
-    known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
+    hover = "%{fullData.name}<br>%{x:,} parameters added<br>ACC %{y:.4f}"
     traces = [
-        scatter(
-            x=[facts.growth[-1].stored],
-            y=[None if math.isnan(facts.results.acc) else facts.results.acc],
-            name=shown(name),
-            mode="markers",
-            marker={"color": colour(number), "size": 14, "symbol": number % 8},
-            hovertemplate="%{fullData.name}<br>%{x:,} parameters added<br>ACC %{y:.4f}<extra></extra>",
-        )
-        for number, name, facts in known
+        _marks([facts.growth[-1].stored], [facts.results.acc], name, number, hover, size=14)
+        for number, (name, facts) in enumerate(runs)
+        if facts.growth
     ]
     axis = {"type": "log"}
     return drawing(traces, x="parameters added in total", y="ACC at the end", showlegend=True, xaxis=axis)
@@ -61,19 +58,24 @@ def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> Dra
         runs: each with its display name.
         tasks: in the order in which they are drawn.
     """
-    traces = []
-    for number, (name, facts) in enumerate(runs):
-        ends = facts.newest
-        values = [ends.get(task, math.nan) for task in tasks]
-        traces.append(
-            scatter(
-                x=list(range(1, len(tasks) + 1)),
-                y=[None if math.isnan(value) else value for value in values],
-                name=shown(name),
-                mode="markers",
-                marker={"color": colour(number), "symbol": number % 8, "size": 9},
-                customdata=[shown(task) for task in tasks],
-                hovertemplate="%{customdata} in %{fullData.name}<br>%{y:.4f}<extra></extra>",
-            )
-        )
+    hover, places, names = (
+        "%{customdata} in %{fullData.name}<br>%{y:.4f}",
+        range(1, len(tasks) + 1),
+        [*map(shown, tasks)],
+    )
+    traces = [
+        _marks(places, map(facts.newest.get, tasks), name, number, hover, size=9, customdata=names)
+        for number, (name, facts) in enumerate(runs)
+    ]
     return drawing(traces, xaxis=task_axis(tasks), y="newest known score", showlegend=True)
+
+
+def _marks(
+    x: Iterable[float], y: Iterable[float | None], name: str, number: int, hover: str, *, size: int, **parts: Any
+) -> dict[str, Any]:
+    """Return the marks of one run, told apart from those of other runs by colour and shape."""
+    marker = {"color": colour(number), "size": size, "symbol": number % 8}
+    template = f"{hover}<extra></extra>"
+    return scatter(
+        x=list(x), y=gaps(y), name=shown(name), mode="markers", marker=marker, hovertemplate=template, **parts
+    )

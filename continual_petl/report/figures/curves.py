@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.report.figures.registry import run_figure, task_figure
-from continual_petl.report.figures.style import Drawing, colour, drawing, line_at, scatter, shown
+from continual_petl.report.figures.style import Drawing, colour, drawing, line, line_at, shown, spread
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
 
@@ -45,23 +44,22 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None, loss: str
     if not (losses or scores):
         return None
     traces = [
-        scatter(
-            x=[point.step for point in losses],
-            y=[point.loss for point in losses],
-            name="training loss",
-            mode="lines",
-            line={"color": colour(1)},
-            hovertemplate="step %{x}<br>loss %{y:.4f}<extra></extra>",
+        line(
+            (point.step for point in losses),
+            (point.loss for point in losses),
+            "training loss",
+            1,
+            "step %{x}<br>loss %{y:.4f}",
         ),
-        scatter(
-            x=[point.step for point in scores],
-            y=[point.scores[metric] for point in scores],
-            name=f"validation {shown(metric)}",
-            mode="lines+markers",
+        line(
+            (point.step for point in scores),
+            (point.scores[metric] for point in scores),
+            f"validation {metric}",
+            0,
+            "%{text}, step %{x}<br>%{y:.4f}",
+            marks=True,
             yaxis="y2",
-            line={"color": colour(0)},
             text=[f"epoch {point.epoch}" for point in scores],
-            hovertemplate="%{text}, step %{x}<br>%{y:.4f}<extra></extra>",
         ),
     ]
     second = {"title": {"text": f"validation {metric}"}, "overlaying": "y", "side": "right", "showgrid": False}
@@ -99,14 +97,14 @@ def overview(facts: RunFacts) -> Drawing | None:
 
 def _lines(known: Sequence[TaskFacts]) -> Drawing:
     traces = [
-        scatter(
-            x=[step for step, _ in task.fit],
-            y=[score for _, score in task.fit],
-            name=shown(task.name),
-            mode="lines+markers",
-            line={"color": colour(number)},
+        line(
+            (step for step, _ in task.fit),
+            (score for _, score in task.fit),
+            task.name,
+            number,
+            f"%{{fullData.name}}, step %{{x}}<br>{shown(task.link.metric)} %{{y:.4f}}",
+            marks=True,
             marker={"symbol": number % 8},
-            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.link.metric)} %{{y:.4f}}<extra></extra>",
         )
         for number, task in enumerate(known)
     ]
@@ -115,7 +113,7 @@ def _lines(known: Sequence[TaskFacts]) -> Drawing:
 
 def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> Drawing:
     """Return the spread at each tenth of the fits, using each task's newest score at that point."""
-    tenths = list(range(1, _TENTHS + 1))
+    tenths = range(1, _TENTHS + 1)
     by_then = [
         [
             max(reached)[1]
@@ -124,21 +122,7 @@ def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> Drawing:
         ]
         for tenth in tenths
     ]
-    drawn: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
-        ("best", max, "dot"),
-        ("median", median, "solid"),
-        ("worst", min, "dot"),
-    )
-    traces = [
-        scatter(
-            x=[10 * tenth for tenth in tenths],
-            y=[of(values) if values else None for values in by_then],
-            name=name,
-            mode="lines+markers",
-            line={"color": colour(number), "dash": dash},
-            customdata=list(map(len, by_then)),
-            hovertemplate=f"{name} of %{{customdata}} tasks at %{{x}} % of their fit<br>%{{y:.4f}}<extra></extra>",
-        )
-        for number, (name, of, dash) in enumerate(drawn)
-    ]
+    hover = "%{fullData.name} of %{customdata} tasks at %{x} % of their fit<br>%{y:.4f}"
+    percent = [10 * tenth for tenth in tenths]
+    traces = spread(percent, by_then, hover, marks=True, customdata=list(map(len, by_then)))
     return drawing(traces, x="share of training, in %", y="validation score")

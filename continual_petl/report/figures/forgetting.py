@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import Drawing, around_zero, colour, drawing, scatter
+from continual_petl.report.figures.style import MARKED, Drawing, around_zero, drawing, line
 from continual_petl.report.formatting import number as score
 from continual_petl.report.run_facts import RunFacts
 
@@ -29,14 +29,15 @@ def figure(facts: RunFacts) -> Drawing:
     steps = [step for step in facts.steps if step > 1]
     values = [facts.after(step) for step in steps]
     traces = [
-        scatter(
-            x=steps,
-            y=[None if math.isnan(value[name]) else value[name] for value in values],
-            name=name,
-            mode="lines+markers" if len(steps) <= 60 else "lines",
-            line={"color": colour(number), "dash": ("solid", "dash")[number]},
+        line(
+            steps,
+            (value[name] for value in values),
+            name,
+            number,
+            f"after %{{x}} tasks<br>{name} %{{y:.6f}}",
+            marks=len(steps) <= MARKED,
+            style={"dash": ("solid", "dash")[number]},
             marker={"symbol": ("circle", "x")[number]},
-            hovertemplate=f"after %{{x}} tasks<br>{name} %{{y:.6f}}<extra></extra>",
         )
         for number, name in enumerate(SHOWN)
     ]

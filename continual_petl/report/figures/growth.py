@@ -9,7 +9,7 @@ from typing import Any
 from continual_petl.report.figures import bars
 from continual_petl.report.figures.bars import task_bars
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import Drawing, colour, drawing, scatter
+from continual_petl.report.figures.style import Drawing, drawing, line
 from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
@@ -99,27 +99,13 @@ def _so_far(
     traces = []
     for number, (part, words) in enumerate(parts.items()):
         totals = list(accumulate((count[part] for count in counts), initial=0))
-        traces.append(
-            scatter(
-                x=steps,
-                y=[totals[step] for step in steps],
-                name=words,
-                mode="lines",
-                stackgroup="added",
-                line={"color": colour(number), "width": 1},
-                hovertemplate=f"after %{{x}} tasks<br>{words}: %{{y:,}} {unit}<extra></extra>",
-            )
-        )
+        hover = f"after %{{x}} tasks<br>{words}: %{{y:,}} {unit}"
+        so_far = (totals[step] for step in steps)
+        traces.append(line(steps, so_far, words, number, hover, stackgroup="added", style={"width": 1}))
     # Without backbone.json, the size of a copy is unknown.
     known = [step for step in steps if step <= len(copies)] if copies else []
-    full = scatter(
-        x=known,
-        y=[[0, *copies][step] for step in known],
-        name="full copies of the backbone",
-        mode="lines",
-        line={"color": colour(6), "dash": "dash"},
-        hovertemplate=f"%{{x}} full copies<br>%{{y:,}} {unit}<extra></extra>",
-    )
+    copied, hover = ([0, *copies][step] for step in known), f"%{{x}} full copies<br>%{{y:,}} {unit}"
+    full = line(known, copied, "full copies of the backbone", 6, hover, style={"dash": "dash"})
     return drawing([*traces, full], x="tasks learned", y=y, updatemenus=[_scales()])
 
 

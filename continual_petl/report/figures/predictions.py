@@ -15,13 +15,13 @@ from continual_petl.report.figures.style import (
     scatter,
     shown,
     tick,
+    titled,
 )
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Confusion, PerLabel, Points
 
 MAX_LABELS = 60
 """Maximum number of labels in a confusion matrix; beyond that, those with the most errors are drawn."""
-_MAX_WRITTEN = 12
 
 
 def words(task: TaskFacts) -> str:
@@ -73,23 +73,23 @@ def _confusion(confusion: Confusion, labels: tuple[str, ...]) -> Drawing:
     for true, answered, count in confusion.cells:
         if true in index_of and answered in index_of:
             counts[index_of[true]][index_of[answered]] = count
-    totals = [sum(row) for row in counts]
-    names = [shown(labels[number]) for number in kept]
+    names, axis = [shown(labels[number]) for number in kept], [tick(labels[number]) for number in kept]
     hover = [
         [f"{names[i]} predicted as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
     ]
-    parts = {
-        "text": counts,
-        "customdata": hover,
-        "texttemplate": "%{text}" if len(kept) <= _MAX_WRITTEN else None,
-        "hovertemplate": "%{customdata} (%{z:.1%} of the row)<extra></extra>",
-        "zmin": 0,
-        "zmax": 1,
-        "colorbar": {"title": {"text": "share of row"}, "tickformat": ".0%"},
-    }
-    shares = [[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)]
-    axis = [tick(labels[number]) for number in kept]
-    return grid(shares, axis, axis, parts, x="predicted label", y="true label", height=140 + 32 * len(kept))
+    return grid(
+        ([count / max(1, sum(row)) for count in row] for row in counts),
+        axis,
+        axis,
+        colorbar={**titled("share of row"), "tickformat": ".0%"},
+        text=counts,
+        written="%{text}",
+        hover="%{customdata} (%{z:.1%} of the row)",
+        parts={"customdata": hover, "zmin": 0, "zmax": 1},
+        x="predicted label",
+        y="true label",
+        height=140 + 32 * len(kept),
+    )
 
 
 def _worst(confusion: Confusion, num_labels: int) -> list[int]:

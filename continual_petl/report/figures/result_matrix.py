@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import SCALE, Drawing, drawing, grid, heatmap, shown, tick
+from continual_petl.report.figures.style import SCALE, Drawing, drawing, gaps, grid, heatmap, shown, tick, titled
+from continual_petl.report.formatting import number
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MAX_CELLS = 100
 """Maximum number of rows and columns; for more tasks, blocks are drawn."""
-_MAX_WRITTEN = 12
 
 
 def _words(facts: RunFacts) -> str:
@@ -52,24 +51,17 @@ def _cells(facts: RunFacts) -> Drawing:
     marks = [facts.results.mark(j) for j in range(len(names))]
     words = [
         [
-            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}{marks[j]}, {status[i][j]}"
+            f"{names[j]} after {names[i]}<br>{number(R_TT[i, j])} {shown(metrics[j])}{marks[j]}, {status[i][j]}"
             if j <= i
             else ""
             for j in range(len(names))
         ]
         for i in range(len(names))
     ]
-    parts = {
-        "text": words,
-        "texttemplate": "%{z:.3f}" if len(names) <= _MAX_WRITTEN else None,
-        "hovertemplate": "%{text}<extra></extra>",
-        "hoverongaps": False,
-        "colorbar": {"title": {"text": "score"}},
-    }
     rows = list(map(tick, facts.results.tasks))
     columns = [name + mark for name, mark in zip(rows, marks, strict=True)]
-    height = 120 + 36 * len(names)
-    return grid(_known(R_TT), rows, columns, parts, x="score on task", y="after learning task", height=height)
+    height, axes = 120 + 36 * len(names), {"x": "score on task", "y": "after learning task"}
+    return grid(R_TT, rows, columns, colorbar=titled("score"), text=words, height=height, **axes)
 
 
 def _blocks(results: Results) -> Drawing:
@@ -94,29 +86,8 @@ def _blocks(results: Results) -> Drawing:
                     f"tasks {columns.start + 1} to {columns.stop} after tasks {rows.start + 1} to {rows.stop}<br>mean "
                     f"{known.mean():.4f}, worst {known.min():.4f}, {known.size} scores known"
                 )
-    heat = heatmap(
-        z=_known(means),
-        x=[(span.start + span.stop + 1) / 2 for span in spans],
-        y=[(span.start + span.stop + 1) / 2 for span in spans],
-        text=words,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-        colorscale=SCALE,
-        colorbar={"title": {"text": "mean score"}},
-    )
-    return drawing(
-        [heat],
-        x="score on tasks, by number",
-        y="after learning task number",
-        height=560,
-        yaxis={"autorange": "reversed"},
-    )
-
-
-def _known(values: NDArray[np.float64]) -> list[list[float | None]]:
-    # JSON has no NaN; an unknown score is a gap.
-    return [[None if np.isnan(value) else float(value) for value in row] for row in values]
-
-
-def _number(value: float) -> str:
-    return "not known" if np.isnan(value) else f"{value:.4f}"
+    middles = [(span.start + span.stop + 1) / 2 for span in spans]
+    parts = {"text": words, "hovertemplate": "%{text}<extra></extra>", "hoverongaps": False, "colorscale": SCALE}
+    heat = heatmap([gaps(row) for row in means], x=middles, y=middles, colorbar=titled("mean score"), **parts)
+    axes = {"x": "score on tasks, by number", "y": "after learning task number"}
+    return drawing([heat], height=560, yaxis={"autorange": "reversed"}, **axes)

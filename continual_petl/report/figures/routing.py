@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import Drawing, grid, shown, tick
+from continual_petl.report.figures.style import Drawing, grid, shown, tick, titled
 from continual_petl.report.formatting import number
 from continual_petl.report.routed_results import RoutedResults
 from continual_petl.report.run_facts import RunFacts
 
 MAX_TASKS = 50
 """Maximum number of tasks that are drawn: the newest ones."""
-_MAX_WRITTEN = 12
 
 
-def _newest(facts: RunFacts) -> RoutedResults | None:
-    routed = facts.results.routed
-    return None if routed is None or len(routed.tasks) < 2 else routed
+def _words(sentence: str, *, at_end: bool = False) -> Callable[[RunFacts], str]:
+    def words(facts: RunFacts) -> str:
+        routed = facts.results.routed
+        assert routed is not None
+        count = len(routed.tasks)
+        newest = f" Only the newest {MAX_TASKS} of {count:,} tasks are shown." if count > MAX_TASKS else ""
+        return " ".join([sentence, *(_at_end(routed) if at_end else [])]) + newest
 
-
-def _of_newest(routed: RoutedResults) -> str:
-    count = len(routed.tasks)
-    return f" Only the newest {MAX_TASKS} of {count:,} tasks are shown." if count > MAX_TASKS else ""
-
-
-def _routing_words(facts: RunFacts) -> str:
-    routed = _newest(facts)
-    assert routed is not None
-    words = (
-        "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
-        "named."
-    )
-    return " ".join([words, *_at_end(routed)]) + _of_newest(routed)
+    return words
 
 
 def _at_end(routed: RoutedResults) -> list[str]:
@@ -70,59 +60,61 @@ def _at_end(routed: RoutedResults) -> list[str]:
     return sentences
 
 
-@run_figure("routing", section="routing", caption="Rows routed to their task when none is named", words=_routing_words)
+@run_figure(
+    "routing",
+    section="routing",
+    caption="Rows routed to their task when none is named",
+    words=_words(
+        "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
+        "named.",
+        at_end=True,
+    ),
+)
 def routing(facts: RunFacts) -> Drawing | None:
     """Return the share of rows that are routed to their task, after each task."""
-    if (routed := _newest(facts)) is None:
-        return None
-    shares_TT = routed.routing[-MAX_TASKS:, -MAX_TASKS:]
-    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="rows of task", y="after learning task")
+    return _map(facts, lambda routed: routed.routing, x="rows of task", y="after learning task")
 
 
-def _routed_words(facts: RunFacts) -> str:
-    routed = _newest(facts)
-    assert routed is not None
-    return (
+@run_figure(
+    "routed",
+    section="routing",
+    caption="Correct predictions when no task is named",
+    words=_words(
         "R-routed: share of each task's rows (column) that are predicted correctly after learning each task (row), when no "
-        f"task is named.{_of_newest(routed)}"
-    )
-
-
-@run_figure("routed", section="routing", caption="Correct predictions when no task is named", words=_routed_words)
+        "task is named."
+    ),
+)
 def routed_scores(facts: RunFacts) -> Drawing | None:
     """Return R-routed; None if no task has predictions that are correct or wrong."""
-    routed = _newest(facts)
-    if routed is None or np.isnan(routed.R).all():
-        return None
-    shares_TT = routed.R[-MAX_TASKS:, -MAX_TASKS:]
-    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="rows of task", y="after learning task")
+    return _map(facts, lambda routed: routed.R, x="rows of task", y="after learning task")
 
 
-def _confusion_words(facts: RunFacts) -> str:
-    routed = _newest(facts)
-    assert routed is not None
-    return f"Share of each task's rows (row) that are routed to each task (column) at the end.{_of_newest(routed)}"
-
-
-@run_figure("taken-for", section="routing", caption="Tasks that rows are routed to", words=_confusion_words)
+@run_figure(
+    "taken-for",
+    section="routing",
+    caption="Tasks that rows are routed to",
+    words=_words("Share of each task's rows (row) that are routed to each task (column) at the end."),
+)
 def confusion(facts: RunFacts) -> Drawing | None:
     """Return which task the rows of each task are routed to at the end."""
-    if (routed := _newest(facts)) is None:
+    return _map(facts, lambda routed: routed.confusion, x="routed to task", y="rows of task")
+
+
+def _map(facts: RunFacts, shares: Callable[[RoutedResults], NDArray[np.float64]], *, x: str, y: str) -> Drawing | None:
+    """Return shares of the newest tasks; None if fewer than two tasks were routed, or no share is known."""
+    routed = facts.results.routed
+    if routed is None or len(routed.tasks) < 2 or np.isnan(shares(routed)).all():
         return None
-    shares_TT = routed.confusion[-MAX_TASKS:, -MAX_TASKS:]
-    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="routed to task", y="rows of task")
-
-
-def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> Drawing:
-    parts = {
-        "text": [[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
-        "texttemplate": "%{z:.3f}" if len(tasks) <= _MAX_WRITTEN else None,
-        "hovertemplate": "%{text}<br>%{z:.4f}<extra></extra>",
-        "hoverongaps": False,
-        "zmin": 0,
-        "zmax": 1,
-        "colorbar": {"title": {"text": "share"}},
-    }
-    names = list(map(tick, tasks))
-    shares = [[None if np.isnan(share) else float(share) for share in row] for row in shares_TT]
-    return grid(shares, names, names, parts, x=x, y=y, height=120 + 36 * len(tasks))
+    tasks = routed.tasks[-MAX_TASKS:]
+    return grid(
+        shares(routed)[-MAX_TASKS:, -MAX_TASKS:],
+        names := list(map(tick, tasks)),
+        names,
+        colorbar=titled("share"),
+        text=[[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
+        hover="%{text}<br>%{z:.4f}",
+        parts={"zmin": 0, "zmax": 1},
+        x=x,
+        y=y,
+        height=120 + 36 * len(tasks),
+    )

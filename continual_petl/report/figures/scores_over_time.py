@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import MUTED, Drawing, around_zero, colour, drawing, line_at, scatter, shown
+from continual_petl.report.figures.style import MUTED, Drawing, around_zero, drawing, line, line_at, shown, spread
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -83,17 +80,16 @@ def _lines(facts: RunFacts) -> Drawing:
         status = [facts.results.status[i][j] for i in known]
         moved = [R_TT[i, j] != R_TT[known[0], j] for i in known]
         symbols = ["x" if changed else _SYMBOLS[how] for how, changed in zip(status, moved, strict=True)]
-        metric = shown(facts.results.metrics[j])
         traces.append(
-            scatter(
-                x=[i + 1 for i in known],
-                y=[float(R_TT[i, j]) for i in known],
-                name=shown(name) + facts.results.mark(j) + marks[name],
-                mode="lines+markers",
-                line={"color": colour(j)},
+            line(
+                (i + 1 for i in known),
+                R_TT[known, j],
+                name + facts.results.mark(j) + marks[name],
+                j,
+                f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {shown(facts.results.metrics[j])}, %{{text}}",
+                marks=True,
                 marker={"symbol": symbols, "size": 9},
                 text=[how + (", changed" if changed else "") for how, changed in zip(status, moved, strict=True)],
-                hovertemplate=f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {metric}, %{{text}}<extra></extra>",
             )
         )
     ticks = {"dtick": 1} if len(R_TT) <= 20 else {}
@@ -103,28 +99,14 @@ def _lines(facts: RunFacts) -> Drawing:
 def _spread(facts: RunFacts) -> Drawing:
     steps = [step for step in facts.steps if step > 1]
     changes = [_changes(facts.results, step) for step in steps]
-    drawn: tuple[tuple[str, Callable[[NDArray[np.float64]], np.float64], str], ...] = (
-        ("best", np.max, "dot"),
-        ("median", np.median, "solid"),
-        ("worst", np.min, "dot"),
-    )
-    traces = [
-        scatter(
-            x=steps,
-            y=[float(of(change)) if change.size else None for change in changes],
-            name=name,
-            mode="lines",
-            line={"color": colour(number), "dash": dash},
-            hovertemplate=f"after %{{x}} tasks<br>{name} change %{{y:.6f}}<extra></extra>",
-        )
-        for number, (name, of, dash) in enumerate(drawn)
-    ]
+    traces = spread(steps, changes, "after %{x} tasks<br>%{fullData.name} change %{y:.6f}")
     zero = line_at("y", 0, {"color": MUTED, "width": 1})
     axis = around_zero([value for trace in traces for value in trace["y"]])
     return drawing(traces, x="tasks learned", y="change since the task was learned", yaxis=axis, shapes=[zero])
 
 
-def _changes(results: Results, step: int) -> NDArray[np.float64]:
+def _changes(results: Results, step: int) -> list[float]:
     """Return the change of each task's score since it was learned, except for the newest task; unknown ones are left out."""
     changes = results.row(step - 1)[:-1] - results.own[: step - 1]
-    return changes[~np.isnan(changes)]
+    known: list[float] = changes[~np.isnan(changes)].tolist()
+    return known

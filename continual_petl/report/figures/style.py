@@ -4,10 +4,11 @@ apart (Okabe and Ito 2008, https://jfly.uni-koeln.de/color); names escaped and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ SCALE = [
 """Cividis (Nunez et al. 2018) as in plotly for Python; plotly.js has other colours under this name."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
+MARKED = 60
+"""Maximum number of points of a line that are marked."""
+MAX_WRITTEN = 12
+"""Maximum number of rows of a heat map whose cells contain their numbers."""
 _ROUNDING, _AROUND = 1e-6, 0.05
 """The largest difference that counts as rounding, as a share of the value, and the margin beyond the ends of an axis, as a
 share of its length."""
@@ -76,8 +81,8 @@ def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height:
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#777777"},
         "legend": {"orientation": "h", "y": 1.12, "x": 0},
         "hoverlabel": {"namelength": -1},
-        "xaxis": {**axis, "title": {"text": x}} | layout.pop("xaxis", {}),
-        "yaxis": {**axis, "title": {"text": y}} | layout.pop("yaxis", {}),
+        "xaxis": {**axis, **titled(x)} | layout.pop("xaxis", {}),
+        "yaxis": {**axis, **titled(y)} | layout.pop("yaxis", {}),
     }
     return {"data": list(traces), "layout": {**base, **layout}}
 
@@ -132,6 +137,60 @@ def scatter(**parts: Any) -> dict[str, Any]:
     return {"type": "scatter", **parts}
 
 
+def line(
+    x: Iterable[float],
+    y: Iterable[float | None],
+    name: str,
+    number: int,
+    hover: str,
+    *,
+    marks: bool = False,
+    style: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> dict[str, Any]:
+    """Return a line; where a value is unknown (NaN or None), it has a gap.
+
+    Args:
+        x: where its points are.
+        y: their values.
+        name: its name in the legend.
+        number: the number of its colour.
+        hover: the text of a point, with plotly's placeholders.
+        marks: whether its points are marked.
+        style: other keys of plotly's ``line``, such as ``dash``.
+        parts: other keys of the trace.
+    """
+    return scatter(
+        x=list(x),
+        y=gaps(y),
+        name=shown(name),
+        mode="lines+markers" if marks else "lines",
+        line={"color": colour(number), **(style or {})},
+        hovertemplate=f"{hover}<extra></extra>",
+        **parts,
+    )
+
+
+def spread(
+    x: Sequence[float], values: Sequence[Sequence[float]], hover: str, *, marks: bool = False, **parts: Any
+) -> list[dict[str, Any]]:
+    """Return lines of the best, the median and the worst of some values at each place; see `line`."""
+    drawn: tuple[tuple[str, Callable[[Sequence[float]], float], str], ...] = (
+        ("best", max, "dot"),
+        ("median", median, "solid"),
+        ("worst", min, "dot"),
+    )
+    return [
+        line(x, (of(v) if v else None for v in values), name, n, hover, marks=marks, style={"dash": dash}, **parts)
+        for n, (name, of, dash) in enumerate(drawn)
+    ]
+
+
+def gaps(values: Iterable[float | None]) -> list[float | None]:
+    """Return values for JSON, which has no NaN: an unknown value is null, which plotly leaves out."""
+    return [None if value is None or value != value else value for value in values]
+
+
 def bar(**parts: Any) -> dict[str, Any]:
     """Return a trace of bars."""
     return {"type": "bar", **parts}
@@ -151,25 +210,50 @@ def named_axis(names: Sequence[str]) -> dict[str, Any]:
 
 
 def grid(
-    z: Sequence[Sequence[float | None]],
+    z: Iterable[Iterable[float | None]],
     rows: Sequence[str],
     columns: Sequence[str],
-    parts: Mapping[str, Any],
+    *,
+    colorbar: Mapping[str, Any],
+    text: Sequence[Sequence[str | int]],
+    written: str = "%{z:.3f}",
+    hover: str = "%{text}",
+    parts: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> Drawing:
     """Return a heat map with named rows, the first one on top, and named columns.
 
     Args:
-        z: the values, row by row.
+        z: the values, row by row; unknown ones (NaN or None) are gaps.
         rows: names of the rows.
         columns: names of the columns.
+        colorbar: the scale of the colours, as plotly JSON; see `titled`.
+        text: a text for each cell.
+        written: what is written into the cells if there are few, with plotly's placeholders.
+        hover: the text of a cell on hover.
         parts: other keys of the heat map.
         layout: as in `drawing`; ``height`` is kept between 320 and 900 pixels.
     """
-    heat = heatmap(z, colorscale=SCALE, xgap=1, ygap=1, **parts)
+    heat = heatmap(
+        [gaps(row) for row in z],
+        text=text,
+        texttemplate=written if len(rows) <= MAX_WRITTEN else None,
+        hovertemplate=f"{hover}<extra></extra>",
+        hoverongaps=False,
+        colorbar=colorbar,
+        colorscale=SCALE,
+        xgap=1,
+        ygap=1,
+        **(parts or {}),
+    )
     layout["height"] = int(min(900, max(320, layout["height"])))
     yaxis = {"autorange": "reversed", **named_axis(rows)}
     return drawing([heat], xaxis=named_axis(columns), yaxis=yaxis, **layout)
+
+
+def titled(text: str) -> dict[str, Any]:
+    """Return an axis or scale with this title."""
+    return {"title": {"text": text}}
 
 
 def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +266,8 @@ def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
 def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
     """Return an axis with an entry for each task: its name, or its number if the names do not fit."""
     if len(tasks) > _NAMED:
-        return {"title": {"text": "task, by number"}}
-    return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
+        return titled("task, by number")
+    return {**titled("task"), "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
 
 
 def tick(name: str, limit: int = 18) -> str:
