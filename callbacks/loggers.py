@@ -17,17 +17,15 @@ import lightning as L
 from lightning.pytorch.loggers import Logger, WandbLogger
 from typing_extensions import override
 
-from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.base import FitCurve, StreamCallback, WatchedRun, WatchedTask
+from continual_petl.callbacks.logged_values import MAX_TASKS, numbers_after, settings_of
 from continual_petl.callbacks.named_loggers import FOLDER, check_kinds, is_disabled, loggers_notice, made
-from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
-from continual_petl.callbacks.sink import MAX_TASKS, Sink, settings_of
+from continual_petl.callbacks.sink import Axes, Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
-from continual_petl.report.results import read_results
+from continual_petl.report.results import Results, read_results
 from continual_petl.store.files.reading import refuse_links_inside
-from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 
 AXES = "axes.json"
@@ -63,18 +61,15 @@ class Loggers(StreamCallback):
     def __init__(self, loggers: Sequence[Logger | str], *, log_banks: bool = False) -> None:
         names = [logger for logger in loggers if isinstance(logger, str)]
         check_kinds(names)
-        if log_banks and not any(logger == "wandb" or isinstance(logger, WandbLogger) for logger in loggers):
+        if log_banks and not any(map(_is_wandb, loggers)):
             raise InputError(
                 "log_banks: only W&B stores banks as artifacts: add the logger wandb, or leave log_banks out."
             )
-        self._given: list[Logger | str] = [
-            *dict.fromkeys(names),
-            *(logger for logger in loggers if not isinstance(logger, str)),
-        ]
+        self._given = [*dict.fromkeys(names), *(logger for logger in loggers if not isinstance(logger, str))]
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
-        self._boards: list[tuple[Sink, WandbBoard]] = []
-        self._results = NO_TASKS
+        self._boards: list[WandbBoard] = []
+        self._results = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
         self._growth: list[GrowthRow] = []
         self._opened = False
         self._polled = (0, 0)
@@ -114,13 +109,13 @@ class Loggers(StreamCallback):
         self._reading(partial(self._add, run.store, task))
         if task.index < MAX_TASKS:
             self._reading(partial(self._configure, run.store, [task.name]))
-        for sink, board in self._boards:
-            sink.guarded(partial(board.after, task.name, sink))
+        for board in self._boards:
+            board.after(task.name)
 
     @override
     def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
-        for sink, board in self._boards:
-            sink.guarded(partial(board.end, sink))
+        for board in self._boards:
+            board.end()
         for sink in self._sinks:
             sink.end(well=error is None)
             sink.remind()
@@ -144,10 +139,10 @@ class Loggers(StreamCallback):
             if logger == "wandb" and is_disabled():
                 continue
             self._sinks.append(self._made(index, axes, store.folder))
-            if logger == "wandb" or isinstance(logger, WandbLogger):
-                self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
-        for sink, board in self._boards:
-            sink.guarded(partial(board.begin, sink))
+            if _is_wandb(logger):
+                self._boards.append(WandbBoard(store, self._sinks[-1], log_banks=self._log_banks))
+        for board in self._boards:
+            board.begin()
         self._reading(lambda: self._configure(store, [task for task in store.tasks[:MAX_TASKS] if task != without]))
         self._reading(partial(self._recount, store, without))
 
@@ -171,7 +166,7 @@ class Loggers(StreamCallback):
         """Log the metrics after a newly learned task, without reading earlier rows of R again."""
         self._growth = growth(store, self._growth)
         start = store.certificate(task.name).start
-        self._results = joined(self._results, task.cells, task.routed, None if start is None else start.gain)
+        self._results = self._results.followed_by(task.cells, task.routed, None if start is None else start.gain)
         values = numbers_after(self._results, task.index + 1) | self._cost(task.index, task.seconds)
         self._whole(store, task.name, task.index + 1, values)
 
@@ -183,13 +178,12 @@ class Loggers(StreamCallback):
             without: the task that will be logged next; the rows from that task on are left out.
         """
         self._growth = growth(store)
-        seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
         results = read_results(store)
         count = len(results.tasks) if without not in results.tasks else results.tasks.index(without)
         for number, task in enumerate(results.tasks[:count]):
-            spent = seconds.get((task, store.link(task).index), {})
-            self._whole(store, task, number + 1, numbers_after(results, number + 1) | self._cost(number, spent))
-        self._results = first(results, count)
+            values = numbers_after(results, number + 1) | self._cost(number, results.seconds.get(task, {}))
+            self._whole(store, task, number + 1, values)
+        self._results = results.first(count)
         del self._growth[count:]
 
     def _made(self, index: int, axes: Axes, folder: Path) -> Sink:
@@ -199,11 +193,7 @@ class Loggers(StreamCallback):
         kind = type(logger).__name__
         before = sum(type(earlier).__name__ == kind for earlier in self._given[:index])
         name = kind if not before else f"{kind} {before + 1}"
-
-        def same(run_id: str | None) -> Logger:
-            return logger
-
-        return Sink(name, same, axes, owned=False)
+        return Sink(name, lambda run_id: logger, axes, owned=False)
 
     def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
         """Log a committed task to the loggers that have not completely logged it."""
@@ -238,3 +228,7 @@ class Loggers(StreamCallback):
         if losses or scores:
             for sink in self._sinks:
                 sink.guarded(partial(sink.points, losses, scores, {"task": float(self._number)}))
+
+
+def _is_wandb(logger: Logger | str) -> bool:
+    return logger == "wandb" or isinstance(logger, WandbLogger)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import netrc
 import os
 import secrets
 import string
 from collections.abc import Sequence
+from importlib import util
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from typing_extensions import override
 
-from continual_petl.callbacks.continued_csv import ContinuedCSV
 from continual_petl.errors import InputError
+from continual_petl.store.files.atomic import replacing
+from continual_petl.store.files.reading import refuse_link
 
 Kind = Literal["wandb", "tensorboard", "csv"]
 FOLDER = "logs"
@@ -31,17 +37,11 @@ def check_kinds(kinds: Sequence[str]) -> None:
     for kind in kinds:
         if kind not in get_args(Kind):
             raise InputError(f"log: got {kind!r}; allowed: {', '.join(get_args(Kind))}.")
-    if "tensorboard" in kinds and not _has_tensorboard():
+    if "tensorboard" in kinds and not any(map(util.find_spec, ("tensorboard", "tensorboardX"))):
         raise InputError(
             "log: tensorboard is not installed. Install it (pip install 'continual-petl[tensorboard]'), or choose another "
             "logger: csv, wandb."
         )
-
-
-def _has_tensorboard() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("tensorboard") is not None or find_spec("tensorboardX") is not None
 
 
 def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
@@ -141,3 +141,51 @@ def loggers_notice(kinds: Sequence[str]) -> list[str]:
             "login`, `wandb sync` uploads it. Set WANDB_MODE to change this."
         ]
     return []
+
+
+class ContinuedCSV(CSVLogger):
+    """Lightning's CSV logger, except that a run that is started again continues its file; Lightning's would empty the file.
+
+    It writes ``metrics.csv`` and ``hparams.yaml``, one of each for a run, however often it is started.
+    """
+
+    @property
+    @override
+    @rank_zero_experiment
+    def experiment(self) -> ExperimentWriter:
+        """The writer, created when something is first logged."""
+        if self._experiment is None:
+            self._experiment = _Continued(self.log_dir)
+        assert isinstance(self._experiment, ExperimentWriter)
+        return self._experiment
+
+
+class _Continued(ExperimentWriter):
+    def __init__(self, log_dir: str) -> None:
+        for name in (self.NAME_METRICS_FILE, self.NAME_HPARAMS_FILE):
+            refuse_link(Path(log_dir) / name)  # through a link, a file elsewhere would be overwritten
+        super().__init__(log_dir)
+        if os.path.isfile(self.metrics_file_path):
+            rows = self._rows()
+            self.metrics_keys = sorted(rows[0]) if rows else []
+            self._rewrite(rows) if rows else os.unlink(self.metrics_file_path)
+
+    @override
+    def _check_log_dir_exists(self) -> None:
+        """Keep what is there."""
+
+    @override
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        self._rewrite(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        with open(self.metrics_file_path, encoding="utf-8", newline="") as file:
+            # A killed process may have left half a line.
+            return list(csv.DictReader([line for line in file if line.endswith("\n")]))
+
+    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+        """Write all rows in one step, so that none is lost if the process is killed."""
+        with replacing(Path(self.metrics_file_path)) as beside, open(beside, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
+            writer.writeheader()
+            writer.writerows(rows)

@@ -1,28 +1,118 @@
-"""One logger of a run, with its position on the step axis. A logger may fail without stopping the run.
+"""One logger of a run: all of them, whatever their kind, receive values through it, on one step axis over all tasks.
 
-The settings of every task are in its configuration, so that runs can be filtered and compared by them.
+The axis counts optimizer steps, and its position is stored in the run folder. It never goes back: a fit that resumes from a
+checkpoint logs nothing twice, and a fit that starts over begins after the points already logged for it. A logger may fail
+without stopping the run.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from pydantic import Field, ValidationError
 
-from continual_petl.banks.config.presets import in_words, preset_of
-from continual_petl.callbacks.axis import Axes, Axis
-from continual_petl.report.task_settings import changed
-from continual_petl.store.certificate.certificate import Certificate
+from continual_petl._strict_model import StrictModel
+from continual_petl.callbacks.logged_values import flat
+from continual_petl.errors import StoreError
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
+from continual_petl.store.certificate.values import Index
+from continual_petl.store.files.reading import parse_json, read_file
 
 _log = logging.getLogger(__name__)
 _SETTINGS = ".settings"
 """Ending of the event file with a run's settings."""
+_MAX_BYTES = 2**22
+
+
+class Axis(StrictModel):
+    """The position of one logger."""
+
+    id: str | None = None
+    """Id of the W&B run."""
+    logged: Index = 0
+    """The last logged step."""
+    task: str = ""
+    """The task whose fit is being logged, or was logged last."""
+    begins: Index = 0
+    """Position on the axis of step 0 of `task`."""
+    loss: Index = 0
+    """The step of `task` up to which losses are logged."""
+    score: Index = 0
+    """The step of `task` up to which validation scores are logged."""
+    done: int = Field(default=-1, ge=-1)
+    """Position in the chain of the last task that is completely logged."""
+
+    def at(self, task: str, *, anew: bool = False) -> Axis:
+        """Return the axis for a task: unchanged if its fit continues, otherwise starting after everything logged so far.
+
+        Args:
+            task: the task.
+            anew: whether the task's fit starts from its first step.
+        """
+        if task == self.task and not (anew and (self.loss or self.score)):
+            return self
+        return self.model_copy(update={"task": task, "begins": self.logged, "loss": 0, "score": 0})
+
+
+class _File(StrictModel):
+    format_version: Literal[1] = 1
+    loggers: dict[str, Axis] = Field(default_factory=dict)
+
+
+class Axes:
+    """The axes of all loggers of a run folder, in one file.
+
+    Args:
+        path: the file; it is created when something is logged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Axis] = {}
+        # Left half-written by a killed run; no other process is writing, since loggers are only created under the run's lock.
+        for stale in path.parent.glob(f".{path.name}.*.new"):
+            stale.unlink(missing_ok=True)
+        try:
+            raw: Any = parse_json(read_file(path, _MAX_BYTES), str(path))
+            self._known = _File.model_validate(raw).loggers
+        except FileNotFoundError:
+            pass
+        except ValidationError as error:
+            raise StoreError(
+                f"{path}: it does not contain valid logger positions ({error.error_count()} errors, the first at "
+                f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on this file: remove it, and logging "
+                "starts over."
+            ) from error
+
+    def of(self, logger: str) -> Axis:
+        """Return the position of a logger."""
+        return self._known.get(logger, Axis())
+
+    def put(self, logger: str, axis: Axis) -> None:
+        """Record the position of a logger before a point is logged, so that no point is logged twice if the process is
+        killed.
+
+        The file is not flushed to disk: that would cost more than the logged step. A power failure that loses the
+        position also loses part of the loggers' files.
+        """
+        self._known[logger] = axis
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
+        text = json.dumps(_File(loggers=self._known).model_dump(mode="json"), indent=2, sort_keys=True)
+        try:
+            beside.write_text(text + "\n", encoding="utf-8")
+            os.replace(beside, self._path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 class Sink:
@@ -99,20 +189,22 @@ class Sink:
             scores: the scores, in order.
             more: additional values for each point.
         """
-        rows: dict[int, dict[str, float]] = {}
+        rows: dict[int, dict[str, float]] = defaultdict(dict)
+        reached: dict[int, dict[str, int]] = defaultdict(dict)
         for loss in losses:
             if loss.step > self.axis.loss:
-                rows.setdefault(loss.step, {})["train/loss"] = math.nan if loss.loss is None else loss.loss
+                rows[loss.step] |= {"train/loss": math.nan if loss.loss is None else loss.loss}
+                reached[loss.step] |= {"loss": loss.step}
         for score in scores:
             if score.step > self.axis.score:
-                values = {f"val/{name}": value for name, value in score.scores.items()}
-                rows.setdefault(score.step, {}).update({"epoch": float(score.epoch), **values})
-        for step in sorted(rows):
-            row = rows[step]
-            update = {"loss": step} if "train/loss" in row else {}
-            update |= {"score": step} if "epoch" in row else {}
+                rows[score.step] |= {
+                    "epoch": float(score.epoch),
+                    **{f"val/{name}": v for name, v in score.scores.items()},
+                }
+                reached[score.step] |= {"score": score.step}
+        for step, row in sorted(rows.items()):
             before = self.axis
-            self._reach(before.begins + step, update)
+            self._reach(before.begins + step, reached[step])
             try:
                 self.log({**row, **more})
             except Exception:
@@ -198,46 +290,3 @@ def send(logger: Logger, values: Mapping[str, object], step: int) -> None:
         run.log({**values, "trainer/global_step": step}, step=max(step, run.step))
     else:
         logger.log_metrics(dict(values), step=step)  # type: ignore[arg-type]
-
-
-MAX_TASKS = 50
-"""Number of tasks, counted from the first, whose settings are logged; the same number as for ``score/TASK``."""
-
-
-def settings_of(certificate: Certificate) -> dict[str, Any]:
-    """Return the settings of one task as plain values, without any text of its rows."""
-    training = certificate.training
-    return {
-        "kind": certificate.kind,
-        "metric": certificate.metric,
-        "preset": preset_of(certificate.bank),
-        "bank": in_words(certificate.bank),
-        "scope": certificate.bank.scope,
-        "started_from": certificate.started_from
-        if certificate.start is not None
-        else getattr(certificate.parent, "task", None),
-        "gain_over_fresh": None if certificate.start is None else certificate.start.gain,
-        "learning_rate": training.learning_rate,
-        "epochs": training.epochs,
-        "batch_size": training.batch_size,
-        # Whatever else was set; class weights are named by labels, which are text of the rows.
-        "training": changed(training, ("learning_rate", "epochs", "batch_size", "class_weights")),
-        "seed": certificate.seed,
-        "max_length": certificate.max_length,
-        "num_labels": None if certificate.labels is None else len(certificate.labels),
-        "parameters": dict(certificate.parameters),
-        "rows": {split: scores.num_examples for split, scores in certificate.scores.items()},
-        "data": dict(certificate.data),
-        "digest": certificate.digest,
-    }
-
-
-def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
-    """Return nested settings on one level, ``tasks/one/rows/test``; unset values are ``none``."""
-    found: dict[str, str | int | float | bool] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}/")
-        else:
-            found[f"{before}{key}"] = "none" if value is None else value
-    return found

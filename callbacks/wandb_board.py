@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger
@@ -17,6 +18,7 @@ from continual_petl.report.read_facts import Reader, RunFacts
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
@@ -30,54 +32,58 @@ class WandbBoard:
 
     Args:
         store: the run.
+        sink: the W&B logger.
         log_banks: whether banks are uploaded as artifacts.
     """
 
-    def __init__(self, store: Store, *, log_banks: bool) -> None:
-        self._store, self._log_banks = store, log_banks
+    def __init__(self, store: Store, sink: Sink, *, log_banks: bool) -> None:
+        self._store, self._sink, self._log_banks = store, sink, log_banks
         self._reader = Reader(store.folder)
         self._drawn, self._learned = 0, False
 
-    def begin(self, sink: Sink) -> None:
+    def begin(self) -> None:
         """Log the provenance of the run: versions and digests, without any text of its rows."""
-        sink.logger.log_hyperparams({"continual-petl": VERSION, **learned_from(self._store)})
+        facts = {"continual-petl": VERSION, **learned_from(self._store)}
+        self._sink.guarded(lambda: self._sink.logger.log_hyperparams(facts))
 
-    def after(self, task: str, sink: Sink) -> None:
+    def after(self, task: str) -> None:
         """Show a learned task."""
         self._learned = True
-        if self._log_banks:
-            assert isinstance(sink.logger, WandbLogger)
-            sink.logger.experiment.log_artifact(artifact(self._store, task))
-        self._draw_task(task, sink)
-        count = len(self._store.tasks)
-        if count <= DRAWN_UP_TO or count >= 1.1 * self._drawn:
-            self._draw(sink)
+        self._sink.guarded(lambda: self._show(task))
 
-    def end(self, sink: Sink) -> None:
+    def end(self) -> None:
         """Redraw everything, now with how long the newest task took, if tasks were learned."""
         if self._learned:
-            self._draw(sink)
+            self._sink.guarded(self._draw)
 
-    def _draw_task(self, task: str, sink: Sink) -> None:
-        """Draw the report's figures of one task, under the same names for all tasks, so that W&B shows them in turn."""
-        import wandb
+    def _show(self, task: str) -> None:
+        if self._log_banks:
+            assert isinstance(self._sink.logger, WandbLogger)
+            self._sink.logger.experiment.log_artifact(artifact(self._store, task))
+        # The same names for all tasks, so that W&B shows them in turn.
+        self._send({f"newest task/{name}": figure for name, figure in figures_of_task(self._reader.task(task)).items()})
+        count = len(self._store.tasks)
+        if count <= DRAWN_UP_TO or count >= 1.1 * self._drawn:
+            self._draw()
 
-        figures = figures_of_task(self._reader.task(task))
-        values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in figures.items()}
-        if values:
-            send(sink.logger, values, sink.axis.logged)
-
-    def _draw(self, sink: Sink) -> None:
+    def _draw(self) -> None:
         import wandb
 
         facts = self._reader.read()
         # W&B would keep the figure of a task that is half learned, and the curve is logged anyway.
         shown = [figure for part in sections(facts) if part.id != "half" for figure in part.figures]
-        values: dict[str, Any] = {f"figures/{figure.name}": wandb.Plotly(as_figure(figure.figure)) for figure in shown}
-        for name, (columns, rows) in tables(facts).items():
-            values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
-        send(sink.logger, values, sink.axis.logged)
+        drawn = {
+            f"tables/{name}": wandb.Table(columns=heads, data=rows) for name, (heads, rows) in tables(facts).items()
+        }
+        self._send({f"figures/{figure.name}": as_figure(figure.figure) for figure in shown}, drawn)
         self._drawn = len(facts.tasks)
+
+    def _send(self, figures: Mapping[str, go.Figure], more: Mapping[str, object] | None = None) -> None:
+        import wandb
+
+        values = {**{name: wandb.Plotly(figure) for name, figure in figures.items()}, **(more or {})}
+        if values:
+            send(self._sink.logger, values, self._sink.axis.logged)
 
 
 def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:

@@ -13,8 +13,8 @@ import pytest
 
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.callbacks import Loggers, StreamCallback, WatchedRun, loggers
-from continual_petl.callbacks.axis import Axes
-from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
+from continual_petl.callbacks.logged_values import numbers_after
+from continual_petl.callbacks.sink import Axes
 from continual_petl.engine.task.checkpoint import BankCheckpoint
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.folder.results_file import MeasuredScore
@@ -204,7 +204,7 @@ def test_remote_fit_is_logged_at_its_end_and_replaced_task_gets_a_new_column(
 
 
 def test_metrics_of_sampled_rows_are_omitted() -> None:
-    results, numbers = NO_TASKS, []
+    results, numbers = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={}), []
     for row in ({"a": 0.5}, {"a": 0.25, "b": 1.0}, {"c": 0.75}, {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}):
         cells = [
             MeasuredScore(
@@ -218,7 +218,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
             )
             for task, value in row.items()
         ]
-        results = joined(results, cells)
+        results = results.followed_by(cells)
         numbers.append(numbers_after(results, len(results.tasks)))
     assert numbers == [numbers_after(results, count) for count in range(1, 5)], (
         "rows added one by one must give the same numbers"
@@ -238,7 +238,7 @@ def test_replay_logs_known_values(logged: tuple[Run, Recording]) -> None:
     assert [sorted(name for name in numbers_after(results, count) if "score/" in name) for count in (1, 2, 3)] == [
         ["score/one"], ["score/one", "score/two"], ["score/one", "score/three", "score/two"],
     ]  # fmt: skip
-    assert numbers_after(first(results, 2), 2) == numbers_after(results, 2)
+    assert numbers_after(results.first(2), 2) == numbers_after(results, 2)
 
 
 def test_damaged_axis_file_is_reported_and_does_not_stop_training(

@@ -18,8 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from continual_petl import InputError, StoreError, learn
 from continual_petl.callbacks import Loggers, named_loggers
-from continual_petl.callbacks.axis import Axes
-from continual_petl.callbacks.sink import Sink
+from continual_petl.callbacks.sink import Axes, Sink
 from continual_petl.callbacks.wandb_board import tables
 from continual_petl.cli.main import main
 from continual_petl.report.page.sections import sections

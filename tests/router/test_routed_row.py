@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from continual_petl import InputError, RoutingWatch, Run, learn
-from continual_petl.callbacks.run_numbers import numbers_after
+from continual_petl.callbacks.logged_values import numbers_after
 from continual_petl.cli.main import main
 from continual_petl.engine.scoring import routed_row
 from continual_petl.metrics import forgetting_max
