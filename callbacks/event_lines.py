@@ -23,13 +23,13 @@ begin with ``{``: warnings, and the error that ends the command.
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from contextlib import suppress
 from typing import Any, TextIO
 
 import lightning as L
+from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from continual_petl.callbacks.base import FitCurve, StreamCallback, WatchedRun, WatchedTask
@@ -106,10 +106,10 @@ class EventLines(StreamCallback):
     def _write(self, event: str, **values: Any) -> None:
         if self._unread:
             return
-        line = json.dumps({"event": event, "time": time.time(), **_plain(values)}, allow_nan=False)
+        known = to_jsonable_python({"event": event, "time": time.time(), **values}, inf_nan_mode="null")
         file = sys.stderr if self._file is None else self._file
         try:
-            file.write(line + "\n")
+            file.write(json.dumps(known, allow_nan=False) + "\n")
             file.flush()
         except OSError:
             self._unread = True
@@ -117,11 +117,3 @@ class EventLines(StreamCallback):
 
 def _place(run: WatchedRun, task: WatchedTask) -> dict[str, Any]:
     return {"task": task.name, "number": task.index + 1, "num_tasks": run.num_tasks}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,6 @@ The settings of every task are in a logger's configuration, so that runs can be 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -76,14 +75,3 @@ def settings_of(certificate: Certificate) -> dict[str, Any]:
         "data": dict(certificate.data),
         "digest": certificate.digest,
     }
-
-
-def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
-    """Return nested settings on one level, ``tasks/one/rows/test``; unset values are ``none``."""
-    found: dict[str, str | int | float | bool] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}/")
-        else:
-            found[f"{before}{key}"] = "none" if value is None else value
-    return found

@@ -21,8 +21,8 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from pydantic import Field, ValidationError
 
 from continual_petl._strict_model import StrictModel
-from continual_petl.callbacks.logged_values import flat
 from continual_petl.errors import StoreError
+from continual_petl.report.task_settings import flat
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
 from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.reading import parse_json, read_file
@@ -250,7 +250,7 @@ class Sink:
 
         def close() -> None:
             if isinstance(logger, TensorBoardLogger) and self._settings and math.isfinite(self._acc):
-                _write_settings(logger, flat(self._settings), self._acc)
+                _write_settings(logger, self._settings, self._acc)
             logger.save()
             logger.finalize("success" if well and self.problem is None else "failed")
 
@@ -264,14 +264,15 @@ class Sink:
         self._axes.put(self.name, self.axis)
 
 
-def _write_settings(logger: TensorBoardLogger, settings: dict[str, str | int | float | bool], acc: float) -> None:
+def _write_settings(logger: TensorBoardLogger, settings: Mapping[str, Any], acc: float) -> None:
     """Write the row of a run in TensorBoard's table of hyperparameters, in place of the one that was written before.
 
-    TensorBoard reads every folder as a run, and the first row of a folder counts.
+    TensorBoard reads every folder as a run, and the first row of a folder counts. It knows no nested settings and no None.
     """
     folder = Path(logger.log_dir)
     before = set(folder.glob("*tfevents*"))
-    logger.experiment.add_hparams(settings, {"hparams/acc": acc}, run_name=".")
+    written = {name: "none" if value is None else value for name, value in flat(settings, "/").items()}
+    logger.experiment.add_hparams(written, {"hparams/acc": acc}, run_name=".")
     for old in before:
         if old.name.endswith(_SETTINGS):
             old.unlink()

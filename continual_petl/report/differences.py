@@ -7,6 +7,7 @@ from typing import Any
 
 from continual_petl.banks.config.presets import changes_in_words
 from continual_petl.learner.task_plan import unlike
+from continual_petl.report.task_settings import flat
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 
@@ -74,7 +75,7 @@ def _compared(one: Certificate, other: Certificate) -> dict[str, Any]:
 
 def _environment(certificate: Certificate) -> dict[str, Any]:
     trained = certificate.training_attention or certificate.environment.attention
-    return {**_flat(certificate.environment.model_dump()), "training_attention": trained}
+    return {**flat(certificate.environment.model_dump(), "."), "training_attention": trained}
 
 
 def _specification(certificate: Certificate) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _specification(certificate: Certificate) -> dict[str, Any]:
         for n, modification in enumerate(modifications)
         for key, v in modification.items()
     }
-    return {**_flat(tree), "bank.modifications": words, **details}
+    return {**flat(tree, "."), "bank.modifications": words, **details}
 
 
 def _scores(certificate: Certificate) -> dict[str, Any]:
@@ -100,13 +101,3 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[
     if "bank.modifications" in pairs:
         pairs = {name: both for name, both in pairs.items() if not name.startswith("bank.modifications.")}
     return pairs
-
-
-def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[f"{before}{key}"] = value
-    return flat

@@ -68,10 +68,13 @@ def error_lines(tasks: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def megabytes(num_bytes: int) -> str:
-    """Format a number of bytes with a unit."""
-    value, units = float(num_bytes), ("bytes", "kB", "MB", "GB", "TB")
-    for unit in units[:-1]:
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} {units[-1]}"
+    """Format a number of bytes with a unit, to three digits.
+
+    Example:
+        >>> [megabytes(size) for size in (0, 999, 1234, 999_700, 24_190_000)]
+        ['0 bytes', '999 bytes', '1.23 kB', '1 MB', '24.2 MB']
+    """
+    value, units = float(num_bytes), ["bytes", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from continual_petl import _notebook
 from continual_petl.errors import known_names
@@ -325,26 +326,24 @@ class Results:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values, null for NaN."""
-        return {
-            "tasks": list(self.tasks),
-            "metrics": list(self.metrics),
-            "splits": list(self.splits),
-            "R": [[_number(value) for value in row] for row in self.scores.tolist()],
-            "status": [list(row) for row in self.status],
-            "acc": _number(self.acc),
-            "bwt": _number(self.bwt),
-            "forgetting": _number(self.forgetting),
-            "matrix_metrics": {name: _number(value) for name, value in self.matrix_metrics.items()},
+        values = {
+            "tasks": self.tasks,
+            "metrics": self.metrics,
+            "splits": self.splits,
+            "R": self.scores.tolist(),
+            "status": self.status,
+            "acc": self.acc,
+            "bwt": self.bwt,
+            "forgetting": self.forgetting,
+            "matrix_metrics": self.matrix_metrics,
             "certified": self.certified,
             "carried": self.carried,
             "gains": self.gains,
             "routed": None if self.routed is None else self.routed.to_json(),
             "seconds": self.seconds,
         }
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+        json_values: dict[str, Any] = to_jsonable_python(values, inf_nan_mode="null")
+        return json_values
 
 
 _RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}

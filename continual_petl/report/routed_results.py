@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from continual_petl.metrics import acc, average_incremental_accuracy, forgetting_max
 from continual_petl.metrics.arrays import mean
@@ -89,13 +90,10 @@ class RoutedResults:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values, null for NaN."""
-        return {
-            "tasks": list(self.tasks),
-            "R": _listed(self.R),
-            "routing": _listed(self.routing),
-            "confusion": _listed(self.confusion),
-            **{name: None if math.isnan(value) else value for name, value in self.after(len(self.tasks)).items()},
-        }
+        matrices = {"R": self.R.tolist(), "routing": self.routing.tolist(), "confusion": self.confusion.tolist()}
+        values = {"tasks": self.tasks, **matrices, **self.after(len(self.tasks))}
+        json_values: dict[str, Any] = to_jsonable_python(values, inf_nan_mode="null")
+        return json_values
 
     def _matrix(self, count: Callable[[RoutedCell], int | None]) -> NDArray[np.float64]:
         shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
@@ -127,7 +125,3 @@ def _share(counts: Sequence[int], cells: Sequence[RoutedCell | None]) -> float:
     return mean(
         np.array([count / max(1, cell.num_examples) for count, cell in zip(counts, cells, strict=True) if cell])
     )
-
-
-def _listed(shares_TT: NDArray[np.float64]) -> list[list[float | None]]:
-    return [[None if math.isnan(share) else share for share in row] for row in shares_TT.tolist()]

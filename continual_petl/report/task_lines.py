@@ -16,7 +16,7 @@ from continual_petl.errors import counted, known_names, printable
 from continual_petl.exchange.formats import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.kind_registry import kind_of
-from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
+from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of, megabytes
 from continual_petl.report.task_settings import answers_in_words, trained_in_words
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.certificate import Certificate
@@ -86,7 +86,7 @@ class _Rows:
 def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines below the table."""
     total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
-    lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
+    lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {megabytes(kept)} on disk"]
     if any(mark_of(task["split"]) for task in tasks):
         lines.append(ON_VALIDATION)
     return lines + [printable(line) for line in error_lines({t["task"]: t["errors"] for t in tasks if "errors" in t})]
@@ -107,16 +107,6 @@ def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Describe learned tasks whose replacement was stopped half-way."""
     listed = ", ".join(tasks)
     return printable(f"unchanged so far: {listed}; the replacement is half learned, and run --replace resumes it")
-
-
-def size(num_bytes: int) -> str:
-    """Format a number of bytes."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    number = float(num_bytes)
-    power = 0
-    while number >= 999.5 and power < len(units) - 1:
-        number, power = number / 1000, power + 1
-    return f"{number:.0f} {units[power]}" if number >= 99.5 or power == 0 else f"{number:.1f} {units[power]}"
 
 
 def task_facts(

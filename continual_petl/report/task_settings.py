@@ -42,6 +42,20 @@ def changed(spec: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
+def flat(tree: Mapping[str, Any], between: str, before: str = "") -> dict[str, Any]:
+    """Return nested settings on one level.
+
+    Example:
+        >>> flat({"seed": 1, "rows": {"test": 8}}, "/")
+        {'seed': 1, 'rows/test': 8}
+    """
+    levels = [
+        flat(value, between, f"{before}{key}{between}") if isinstance(value, Mapping) else {f"{before}{key}": value}
+        for key, value in tree.items()
+    ]
+    return {name: value for level in levels for name, value in level.items()}
+
+
 def named(key: str) -> str:
     """Return the name of a setting, from its key."""
     return key.replace("_", " ")

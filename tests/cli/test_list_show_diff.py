@@ -16,7 +16,8 @@ from continual_petl.cli.main import main
 from continual_petl.errors import known_names
 from continual_petl.report import task_lines
 from continual_petl.report.differences import differences
-from continual_petl.report.task_lines import difference_lines, size, task_facts, task_table
+from continual_petl.report.formatting import megabytes
+from continual_petl.report.task_lines import difference_lines, task_facts, task_table
 from continual_petl.store.store import Store
 from tests.cli.light import LightProcesses
 from tests.store.fabricated import Looks, multiply
@@ -314,10 +315,10 @@ def test_empty_run_is_reported(runs: Path, tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("num_bytes", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1.0 kB"), (99_600, "100 kB"), (24_190_000, "24.2 MB")],
+    [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1 kB"), (99_600, "99.6 kB"), (999_700, "1 MB"), (24_190_000, "24.2 MB")],
 )
 def test_sizes_are_formatted(num_bytes: int, words: str) -> None:
-    assert size(num_bytes) == words
+    assert megabytes(num_bytes) == words
 
 
 def test_similar_names_are_listed_first() -> None:

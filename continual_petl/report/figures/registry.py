@@ -9,7 +9,7 @@ names a module with such a function.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -96,30 +96,24 @@ def _load() -> None:
         load_added("figures", name)
 
 
-class Figures(Mapping[str, "go.Figure"]):
-    """Figures by name. A notebook shows all of them one after the other, or a single one: ``figures["matrix"]``."""
+class Figures(dict[str, "go.Figure"]):
+    """Figures by name. A notebook shows all of them one after the other, or a single one: ``figures["matrix"]``.
+
+    An unknown name raises a `KeyError` that lists the known ones.
+    """
 
     def __init__(self, drawings: Mapping[str, Drawn]) -> None:
-        self._figures = {name: as_figure(drawing) for name, drawing in drawings.items() if drawing is not None}
+        super().__init__((name, as_figure(drawing)) for name, drawing in drawings.items() if drawing is not None)
 
-    def __getitem__(self, name: str) -> go.Figure:
-        """Return one plotly figure; an unknown name raises a `KeyError` that lists the known ones."""
-        if name not in self._figures:
-            raise KeyError(f"no figure {name!r}; known figures: {', '.join(self._figures) or 'none'}")
-        return self._figures[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures)
-
-    def __len__(self) -> int:
-        return len(self._figures)
+    def __missing__(self, name: str) -> go.Figure:
+        raise KeyError(f"no figure {name!r}; known figures: {', '.join(self) or 'none'}")
 
     def __repr__(self) -> str:
-        return f"Figures({', '.join(self._figures) or 'none'})"
+        return f"Figures({', '.join(self) or 'none'})"
 
     def _ipython_display_(self) -> None:
         display = importlib.import_module("IPython.display").display  # only called where IPython exists
-        for figure in self._figures.values():
+        for figure in self.values():
             display(figure)
 
 

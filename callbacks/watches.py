@@ -1,4 +1,4 @@
-"""Warns when a newly learned task makes the rows of an earlier task harder to route."""
+"""Callbacks that watch what each further task costs: parameters and bytes, and rows that are routed to a wrong task."""
 
 from __future__ import annotations
 
@@ -7,9 +7,28 @@ import logging
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
+from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.store.folder.results_file import RoutedCell, RowLine
 
 _log = logging.getLogger(__name__)
+
+
+class ParameterGrowth(StreamCallback):
+    """Keep one row per learned task: parameters trained, stored and active, and bytes on disk, compared with full copies.
+
+    Example::
+
+        tracker = ParameterGrowth()
+        learn(stream, run_dir="runs/mine", callbacks=[tracker])
+        tracker.rows[-1].cumulative_bytes
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[GrowthRow] = []
+
+    @override
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.rows = growth(run.store, self.rows)
 
 
 class RoutingWatch(StreamCallback):
