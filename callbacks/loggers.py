@@ -65,7 +65,8 @@ class Loggers(StreamCallback):
             raise InputError(
                 "log_banks: only W&B stores banks as artifacts: add the logger wandb, or leave log_banks out."
             )
-        self._given = [*dict.fromkeys(names), *(logger for logger in loggers if not isinstance(logger, str))]
+        self._given: list[Logger | str] = [*dict.fromkeys(names)]
+        self._given += [logger for logger in loggers if not isinstance(logger, str)]
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[WandbBoard] = []

@@ -315,7 +315,14 @@ def test_empty_run_is_reported(runs: Path, tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("num_bytes", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1 kB"), (99_600, "99.6 kB"), (999_700, "1 MB"), (24_190_000, "24.2 MB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_000, "1 kB"),
+        (99_600, "99.6 kB"),
+        (999_700, "1 MB"),
+        (24_190_000, "24.2 MB"),
+    ],
 )
 def test_sizes_are_formatted(num_bytes: int, words: str) -> None:
     assert megabytes(num_bytes) == words

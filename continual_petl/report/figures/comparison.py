@@ -33,8 +33,8 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
         steps = [step for step in facts.steps if step >= first]
         values = (facts.after(step)[what] for step in steps)
         hover = f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}"
-        marks = {"marks": len(steps) <= MARKED, "marker": {"symbol": number % 8}}
-        traces.append(line(steps, values, name, number, hover, **marks))
+        marker = {"symbol": number % 8}
+        traces.append(line(steps, values, name, number, hover, marks=len(steps) <= MARKED, marker=marker))
     axis = {} if what == "ACC" else around_zero([value for trace in traces for value in trace["y"]])
     return drawing(traces, x="tasks learned", y=what, showlegend=True, yaxis=axis)
 

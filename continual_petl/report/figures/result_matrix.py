@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,8 @@ def _cells(facts: RunFacts) -> Drawing:
     ]
     rows = list(map(tick, facts.results.tasks))
     columns = [name + mark for name, mark in zip(rows, marks, strict=True)]
-    height, axes = 120 + 36 * len(names), {"x": "score on task", "y": "after learning task"}
-    return grid(R_TT, rows, columns, colorbar=titled("score"), text=words, height=height, **axes)
+    axes: dict[str, Any] = {"x": "score on task", "y": "after learning task", "height": 120 + 36 * len(names)}
+    return grid(R_TT, rows, columns, colorbar=titled("score"), text=words, **axes)
 
 
 def _blocks(results: Results) -> Drawing:
@@ -89,5 +90,5 @@ def _blocks(results: Results) -> Drawing:
     middles = [(span.start + span.stop + 1) / 2 for span in spans]
     parts = {"text": words, "hovertemplate": "%{text}<extra></extra>", "hoverongaps": False, "colorscale": SCALE}
     heat = heatmap([gaps(row) for row in means], x=middles, y=middles, colorbar=titled("mean score"), **parts)
-    axes = {"x": "score on tasks, by number", "y": "after learning task number"}
-    return drawing([heat], height=560, yaxis={"autorange": "reversed"}, **axes)
+    x, y = "score on tasks, by number", "after learning task number"
+    return drawing([heat], x=x, y=y, height=560, yaxis={"autorange": "reversed"})

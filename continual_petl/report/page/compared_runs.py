@@ -9,7 +9,7 @@ from pathlib import Path
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
 from continual_petl.report.formatting import mark_of, number
-from continual_petl.report.page.parts import Section, Shown, Table, TableCell, numeric, on_disk, table
+from continual_petl.report.page.parts import Section, Shown, Table, TableCell, numeric, on_disk, row
 from continual_petl.report.page.verdict import verdict_and_mood
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.chain import Link
@@ -86,7 +86,7 @@ def _table(runs: Sequence[Named]) -> Table:
         mean = sum(facts.newest[task] for task in shared) / len(shared) if shared else math.nan
         held = f"{facts.num_unchanged:,} of {len(facts.tasks):,}"
         rows.append(
-            [
+            row(
                 name,
                 len(facts.tasks),
                 *_at_end(facts).values(),
@@ -96,27 +96,27 @@ def _table(runs: Sequence[Named]) -> Table:
                 on_disk(sum(task.num_bytes for task in facts.tasks)),
                 numeric(seconds, f"{seconds:.4g} s"),
                 TableCell(text=held, kind="good" if facts.ok else "bad"),
-            ]
+            )
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
     scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
     heads = (*scores, "parameters added", "of full copies", "on disk", "time", "valid certificates")
-    return table("Runs side by side", heads, rows)
+    return Table(caption="Runs side by side", heads=heads, rows=rows)
 
 
 def _settings(runs: Sequence[Named]) -> Table:
     """Return the settings of each run, as text that would not fit next to the numbers."""
-    rows = (
-        [
+    rows = [
+        row(
             name,
             "not known" if facts.pinned is None else f"{facts.pinned.name} ({facts.pinned.digest[:16]})",
             numeric(facts.seed, str(facts.seed)),
             _banks(facts),
             _some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet",
-        ]
+        )
         for name, facts in runs
-    )
-    return table("Settings of each run", ("run", "backbone", "seed", "banks", "training"), rows)
+    ]
+    return Table(caption="Settings of each run", heads=("run", "backbone", "seed", "banks", "training"), rows=rows)
 
 
 def _banks(facts: RunFacts) -> str:
@@ -141,10 +141,10 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
         links = [own.get(task) for own in by_name]
         scores = (score(facts, link) for (_, facts), link in zip(runs, links, strict=True))
         same = _same([link.digest for link in links if link is not None], len(runs))
-        rows.append([TableCell(text=task, sort=index), *scores, same])
+        rows.append(row(TableCell(text=task, sort=index), *scores, same))
     heads = ("task", *(name for name, _ in runs), "bank across runs")
     notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
-    return table("Newest known score of every task", heads, rows, notes)
+    return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:

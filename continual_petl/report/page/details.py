@@ -17,7 +17,7 @@ from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
-from continual_petl.report.page.parts import Card, Table, inside_script, numeric, shown, table
+from continual_petl.report.page.parts import Card, Table, inside_script, numeric, row, shown
 from continual_petl.report.page.render import templates
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.report.task_settings import settings_in_words
@@ -92,14 +92,14 @@ def _cards(task: TaskFacts, index: int) -> list[Card]:
 
 def _tables(task: TaskFacts) -> list[Table]:
     certificate = task.certificate
-    scores = (
-        [split, name, numeric(value, measure(name, value)), measured.num_examples]
+    scores = [
+        row(split, name, numeric(value, measure(name, value)), measured.num_examples)
         for split, measured in certificate.scores.items()
         for name, value in measured.scores.items()
-    )
+    ]
     return [
         _settings(task),
-        table("Scores", ("split", "score", "value", "rows"), scores),
+        Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=scores),
         *([_label_table(task, certificate.labels)] if certificate.labels else []),
     ]
 
@@ -107,7 +107,7 @@ def _tables(task: TaskFacts) -> list[Table]:
 def _settings(task: TaskFacts) -> Table:
     """Return what the task was learned with; see `continual_petl.report.task_settings`."""
     settings = settings_in_words(task.certificate, task.history)
-    return table("Settings", ("setting", "value"), settings.items())
+    return Table(caption="Settings", heads=("setting", "value"), rows=[row(*both) for both in settings.items()])
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
@@ -116,17 +116,17 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     heads = ["label", "number"]
     heads += [] if counts is None else ["support", "predicted", "correct"]
     heads += [] if weights is None else ["weight in the loss"]
-    rows = (
-        [
+    rows = [
+        row(
             label,
             index,
             *(() if counts is None else counts[index]),
             *(() if weights is None else [numeric(weights[index], f"{weights[index]:.4g}")]),
-        ]
+        )
         for index, label in enumerate(labels[:MAX_LABELS])
-    )
+    ]
     more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
-    return table(f"Labels{more}", heads, rows)
+    return Table(caption=f"Labels{more}", heads=heads, rows=rows)
 
 
 def _counts(predictions: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:

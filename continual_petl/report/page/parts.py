@@ -89,11 +89,14 @@ def opening(index: int, name: str) -> TableCell:
     return TableCell(text=name, sort=index, opens=index)
 
 
-def _cell(value: Value) -> TableCell:
+def row(*values: Value) -> list[TableCell]:
+    """Return the cells of these values."""
+    return [value if isinstance(value, TableCell) else _cell(value) for value in values]
+
+
+def _cell(value: str | float) -> TableCell:
     if isinstance(value, str):
         return TableCell(text=value)
-    if isinstance(value, TableCell):
-        return value
     return numeric(value, f"{value:,}" if isinstance(value, int) else number(value))
 
 
@@ -133,12 +136,6 @@ class Table:
         kinds = self.kinds
         rows = [[_plain(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in self.rows]
         return inside_script({"kinds": kinds, "rows": rows})
-
-
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Value]], notes: Sequence[str] = ()) -> Table:
-    """Return a table of these values."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    return Table(caption=caption, heads=heads, rows=cells, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from continual_petl.report.page.parts import (
     numeric,
     on_disk,
     opening,
+    row,
     shown,
-    table,
 )
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
@@ -82,22 +82,24 @@ def _with_figures(facts: RunFacts) -> list[Section]:
 def _errors(facts: RunFacts) -> list[Table]:
     """Return the table of the errors of regression tasks; empty if there are none."""
     rows = [
-        [
+        row(
             opening(index, task.name + mark_of(task.link.split)),
             *("" if (v := task.link.errors.get(name)) is None else numeric(v, amount(v)) for name in ERROR_NAMES),
-        ]
+        )
         for index, task in enumerate(facts.tasks)
         if task.link.errors
     ]
     caption = "Errors in the units of the targets, and those of always predicting the mean of the rows' targets"
-    return [table(caption, ("task", *(name.replace("_", " ") for name in ERROR_NAMES)), rows)] if rows else []
+    heads = ("task", *(name.replace("_", " ") for name in ERROR_NAMES))
+    return [Table(caption=caption, heads=heads, rows=rows)] if rows else []
 
 
 def _averages(facts: RunFacts) -> Table:
-    rows = (
-        [TableCell(text=facts.results.tasks[step - 1], sort=step), *facts.after(step).values()] for step in facts.steps
-    )
-    return table("Averages over all tasks so far", ("after", "ACC", "BWT", "forgetting"), rows)
+    rows = [
+        row(TableCell(text=facts.results.tasks[step - 1], sort=step), *facts.after(step).values())
+        for step in facts.steps
+    ]
+    return Table(caption="Averages over all tasks so far", heads=("after", "ACC", "BWT", "forgetting"), rows=rows)
 
 
 def _metrics(facts: RunFacts) -> list[Table]:
@@ -105,26 +107,26 @@ def _metrics(facts: RunFacts) -> list[Table]:
     if not facts.results.is_complete:
         return []
     known = {name: value for name, value in facts.results.matrix_metrics.items() if not math.isnan(value)}
-    rows = ([name, value, meaning(name)] for name, value in known.items())
-    return [table("Metrics of the result matrix", ("metric", "value", "what it is"), rows)]
+    rows = [row(name, value, meaning(name)) for name, value in known.items()]
+    return [Table(caption="Metrics of the result matrix", heads=("metric", "value", "what it is"), rows=rows)]
 
 
 def _costs(facts: RunFacts) -> Table:
     parameters = list(accumulate(task.num_parameters for task in facts.tasks))
     sizes = list(accumulate(task.num_bytes for task in facts.tasks))
-    rows = (
-        [
+    rows = [
+        row(
             opening(index, task.name),
             *(task.link.parameters[part] for part in growth.PARTS),
             task.num_parameters,
             parameters[index],
             on_disk(task.num_bytes),
             on_disk(sizes[index]),
-        ]
+        )
         for index, task in enumerate(facts.tasks)
-    )
+    ]
     heads = ("task", *growth.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
-    return table("What each task added", heads, rows)
+    return Table(caption="What each task added", heads=heads, rows=rows)
 
 
 def _without_history(facts: RunFacts) -> list[str]:
@@ -152,24 +154,25 @@ def wrong_predictions(facts: RunFacts) -> list[Section]:
 
 def _wrong_table(wrong: WrongPredictions) -> Table:
     shares = any(row.probability is not None for row in wrong.rows)
-    rows = (
-        [
-            TableCell(text=f"{row.row:,}", sort=row.row),
-            *(TableCell(text=text, kind="text") for text in row.given),
-            row.correct,
-            row.predicted,
-            *([numeric(row.probability, number(row.probability))] if shares else []),
-        ]
-        for row in wrong.rows
-    )
+    rows = [
+        row(
+            TableCell(text=f"{wrong_row.row:,}", sort=wrong_row.row),
+            *(TableCell(text=text, kind="text") for text in wrong_row.given),
+            wrong_row.correct,
+            wrong_row.predicted,
+            *([numeric(wrong_row.probability, number(wrong_row.probability))] if shares else []),
+        )
+        for wrong_row in wrong.rows
+    ]
     heads = ("row", *wrong.columns, "correct", "predicted", *(["probability"] if shares else []))
-    return table(f"{'Largest errors' if wrong.by_error else 'Wrong predictions'} of {wrong.task}", heads, rows)
+    heading = "Largest errors" if wrong.by_error else "Wrong predictions"
+    return Table(caption=f"{heading} of {wrong.task}", heads=heads, rows=rows)
 
 
 def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
-    rows = (
-        [
+    rows = [
+        row(
             opening(index, task.name),
             TableCell(text=task.check.verdict, kind=_MOOD_OF_VERDICT[task.check.verdict]),
             task.link.kind,
@@ -178,10 +181,10 @@ def certificates(facts: RunFacts) -> Section:
             on_disk(task.num_bytes),
             TableCell(text=task.link.digest[:16], kind="digest"),
             TableCell(text=task.link.seal[:16], kind="digest"),
-        ]
+        )
         for index, task in enumerate(facts.tasks)
-    )
+    ]
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")
-    tables = [table("Certificates", heads, rows, facts.results.footnotes)]
+    tables = [Table(caption="Certificates", heads=heads, rows=rows, notes=facts.results.footnotes)]
     more = {"command": f"continual-petl verify {shlex.quote(str(facts.folder))}"}
     return Section(id="certificates", title="Certificates", template="certificates.html.j2", tables=tables, more=more)
