@@ -453,8 +453,6 @@ class HowEncoded:
     """The settings of the task's kind."""
     where: str = "rows"
     """Names the rows in messages."""
-    cache: Any = None
-    """The `CacheFiles` where token ids of large splits are cached; None disables the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

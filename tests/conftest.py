@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-# The token cache is off in tests, except in those of the cache, which set its folder.
-os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"
 # W&B would report its own errors over the internet, from threads that are started again in every forked process.

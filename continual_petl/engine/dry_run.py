@@ -150,7 +150,7 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
         num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
         exports=announced(plan, backbone, session.models.tokenizer, backbone.max_length),
-        notices=(*data.notices, *data.remarks, *data.cache_notices),
+        notices=(*data.notices, *data.remarks),
     )
 
 

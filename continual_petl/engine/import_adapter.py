@@ -196,8 +196,7 @@ def _with_rows(
     run.clock.lap("data")
     differing = _write(session, run.plan, run.bank, imported, certifying_probe(run))
     run.learner.eval()
-    lost = (*run.data.remarks, *run.data.cache_notices)
-    return scored(run, notices=(_notice(entry, origin), *differing), lost=lost, origin=origin)
+    return scored(run, notices=(_notice(entry, origin), *differing), lost=run.data.remarks, origin=origin)
 
 
 def _without_rows(

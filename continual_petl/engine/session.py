@@ -117,7 +117,6 @@ class Session:
             store, spec.backbone, consent=consent, resident_bytes=resident_bytes, trainer=spec.trainer
         )
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
-        self._pending_notices: list[str] = []
 
     @property
     def folder(self) -> str:
@@ -247,9 +246,9 @@ class Session:
         name = name or certificate.counted_split
         if (task.name, name) not in self._splits:
             checked = self.rows(task, name)
-            made = encode_split(checked, models.tokenizer, certificate.max_length, images=models.images)
-            self._splits[task.name, name] = made
-            self._pending_notices += made.cache_notices
+            self._splits[task.name, name] = encode_split(
+                checked, models.tokenizer, certificate.max_length, images=models.images
+            )
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name, name]
@@ -282,11 +281,6 @@ class Session:
             labels=certificate.labels,
             single_precision=certificate.single_precision,
         )
-
-    def new_notices(self) -> list[str]:
-        """Return the notices that preparing splits has produced since the last call."""
-        notices, self._pending_notices = self._pending_notices, []
-        return notices
 
 
 def defaults_of_run(store: Store) -> int | None:

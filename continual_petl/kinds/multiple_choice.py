@@ -133,9 +133,8 @@ class MultipleChoice(OfSeveral):
         import numpy as np
 
         from continual_petl.streams.encoding.rows import Sequences, offsets_of
-        from continual_petl.streams.encoding.token_cache import encode_cached
         from continual_petl.streams.encoding.tokenise import check_room
-        from continual_petl.streams.encoding.tokenizer_calls import ToEncode
+        from continual_petl.streams.encoding.tokenizer_calls import ToEncode, encode
 
         tokenizer, max_length = self.tokenizer(how), how.max_length
         check_room(tokenizer, max_length, pair=True)
@@ -146,7 +145,7 @@ class MultipleChoice(OfSeveral):
         texts = [text for text, own in zip(inputs, row_options, strict=True) for _ in own]
         options = [option for own in row_options for option in own]
         types = "token_type_ids" in tokenizer.model_input_names
-        encoded = encode_cached(how.cache, tokenizer, ToEncode(texts, options, max_length, types=types))
+        encoded = encode(tokenizer, ToEncode(texts, options, max_length, types=types))
         rows = replace(
             rows,
             sequences=Sequences(ids=encoded.ids, offsets=encoded.offsets, starts=starts, types=encoded.types),

@@ -79,8 +79,7 @@ class TokenClassification(OfClasses):
         """Tokenise lists of words."""
         from continual_petl.streams.encoding.tokenise import tokenise_words
 
-        given = self.tokenizer(how), how.max_length
-        return tokenise_words(inputs, rows.get("answers"), *given, where=how.where, cache=how.cache)
+        return tokenise_words(inputs, rows.get("answers"), self.tokenizer(how), how.max_length, where=how.where)
 
     def cut_in_words(self, *, chats: bool) -> str:
         """Return what happens to words that are cut off."""

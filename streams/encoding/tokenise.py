@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError, counted
-from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.rows import IGNORED, offsets_of
 from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
 from continual_petl.streams.encoding.rows import TokenisedRows as TokenisedRows
-from continual_petl.streams.encoding.token_cache import encode_cached
-from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, check_fast, glues_words
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, check_fast, encode, glues_words
 from continual_petl.streams.encoding.tokenizer_calls import padding_id as padding_id
 from continual_petl.streams.sources.checks import show
 
@@ -29,8 +27,6 @@ def tokenise(
     labels: NDArray[np.int64] | NDArray[np.float32] | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
-    *,
-    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split of texts.
 
@@ -40,7 +36,6 @@ def tokenise(
         labels: encoded labels of the rows, or ``None``.
         tokenizer: a fast tokenizer.
         max_length: maximum tokens per row, special tokens included.
-        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or ``max_length`` leaves no room for text.
@@ -50,7 +45,7 @@ def tokenise(
         same_number(name, other, "texts", texts)
     check_room(tokenizer, max_length, pair=pairs is not None)
     types = "token_type_ids" in tokenizer.model_input_names
-    encoded = encode_cached(cache, tokenizer, ToEncode(texts, pairs, max_length, types=types))
+    encoded = encode(tokenizer, ToEncode(texts, pairs, max_length, types=types))
     return TokenisedRows(
         ids=encoded.ids,
         offsets=encoded.offsets,
@@ -67,7 +62,6 @@ def tokenise_words(
     max_length: int,
     *,
     where: str = "rows",
-    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose rows are lists of words, with or without a tag per word.
 
@@ -77,7 +71,6 @@ def tokenise_words(
         tokenizer: a fast tokenizer; if it joins pre-split words without spaces, spaces are inserted.
         max_length: maximum tokens per row; truncated words lose their tags.
         where: names the rows in messages.
-        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer does not accept words, returns no tokens for a word, or ``max_length`` leaves no room.
@@ -89,7 +82,7 @@ def tokenise_words(
     types = "token_type_ids" in tokenizer.model_input_names
     try:
         given = ToEncode(spaced if glues_words(tokenizer) else rows, None, max_length, types=types, words=True)
-        encoded = encode_cached(cache, tokenizer, given)
+        encoded = encode(tokenizer, given)
     except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
             f"backbone: {type(tokenizer).__name__} does not take text that is split into words ({error}), as "

@@ -16,10 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.errors import InputError, counted
 from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import find_kind
-from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
-from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, encode
 
@@ -69,15 +67,15 @@ def tokenise_sources(
         InputError: if the tokenizer is not a fast one, or there is no room for text or for an option.
         ValueError: if there are not as many targets as sources.
     """
-    tokenizer, options, cache = how.tokenizer, how.options, how.cache
+    tokenizer, options = how.tokenizer, how.options
     same_number("targets", targets, "sources", sources)
     source_room, target_room = room_for(kind, how.max_length, how.max_target_length)
     check_room(tokenizer, source_room, pair=False)
     continues = find_kind(kind).continues
     closing = num_closing(tokenizer) if continues else 0
-    encoded = encode_cached(cache, tokenizer, ToEncode(sources, None, source_room + closing))
+    encoded = encode(tokenizer, ToEncode(sources, None, source_room + closing))
     ids, offsets = _shortened(encoded, closing)
-    target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=not continues)
+    target = None if targets is None else _targets(targets, tokenizer, target_room, special=not continues)
     rows = TokenisedRows(
         ids=ids,
         offsets=offsets,
@@ -124,7 +122,7 @@ def option_tokens(
         tokenizer: a fast tokenizer.
         special: whether the tokenizer adds its special tokens, as for the targets of a seq2seq task.
     """
-    targets = _targets(options, tokenizer, _NO_LIMIT, None, special=special)
+    targets = _targets(options, tokenizer, _NO_LIMIT, special=special)
     return [targets.ids[start:end] for start, end in pairwise(targets.offsets.tolist())]
 
 
@@ -132,7 +130,6 @@ def _targets(
     targets: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
     room: int,
-    cache: CacheFiles | None,
     *,
     special: bool,
 ) -> Encoded:
@@ -144,7 +141,7 @@ def _targets(
             f"target; use at least {needed + 1}."
         )
     given = ToEncode(targets, None, room - (end is not None), special=special, target=True)
-    encoded = encode_cached(cache, tokenizer, given)
+    encoded = encode(tokenizer, given)
     if end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets))

@@ -22,7 +22,6 @@ from continual_petl.streams.sources.split_rows import SplitRows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from continual_petl.streams.encoding.cache_files import CacheFiles
     from continual_petl.streams.encoding.image_processing import ImageProcessing
     from continual_petl.streams.encoding.rows import TokenisedRows
 
@@ -71,7 +70,6 @@ class Checked:
         tokenizer: PreTrainedTokenizerBase | None,
         max_length: int,
         images: ImageProcessing | None,
-        cache: CacheFiles | None = None,
         *,
         scored: bool = True,
     ) -> TokenisedRows:
@@ -81,7 +79,6 @@ class Checked:
             tokenizer: the fast tokenizer of the backbone; not needed for images.
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
-            cache: where token ids of large splits are cached.
             scored: whether predictions for the rows will be scored; if so, the options or the texts of the sources are kept.
                 Rows to train on need only their targets.
 
@@ -100,7 +97,6 @@ class Checked:
             options=self.task.options if scored else None,
             settings=kind.settings_of(self.task.kind_settings),
             where=str(self.where),
-            cache=cache,
         )
         try:
             rows: TokenisedRows = kind.encode(

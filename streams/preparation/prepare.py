@@ -56,8 +56,6 @@ class TaskData:
     """Number of rows of each split that were truncated to ``max_length``."""
     remarks: tuple[str, ...] = ()
     """Notices about the columns; not in the certificate, because they may contain text from a row."""
-    cache_notices: tuple[str, ...] = ()
-    """Notices about the token cache; not in the certificate, because they concern this machine only."""
     tags: TagReading | None = None
     """How tags mark entities; ``None`` for other kinds than token-classification."""
 
@@ -70,8 +68,6 @@ class SplitData:
     """The rows."""
     digest: str
     """SHA-256 of their content; equal to the entry in :attr:`TaskData.digests` as long as the data is unchanged."""
-    cache_notices: tuple[str, ...] = ()
-    """As in :attr:`TaskData.cache_notices`."""
 
 
 def prepare_task(
@@ -96,13 +92,9 @@ def prepare_task(
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    from continual_petl.streams.encoding.token_cache import usual_cache
-
     labels, splits, notices, remarks, tags = _read(spec, task, test)
-    cache = usual_cache()
     tokenised = {
-        name: split.encode(tokenizer, max_length, images, cache, scored=name != "train")
-        for name, split in splits.items()
+        name: split.encode(tokenizer, max_length, images, scored=name != "train") for name, split in splits.items()
     }
     notices += _cuts(task, tokenised, max_length)
     remarks += _first_conversation(task, splits["train"], tokenizer)
@@ -116,7 +108,6 @@ def prepare_task(
         digests={name: split.digest for name, split in splits.items()},
         num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
         remarks=tuple(remarks),
-        cache_notices=() if cache is None else tuple(cache.notices),
         tags=tags,
     )
 
@@ -306,8 +297,4 @@ def encode_split(
     Raises:
         InputError: if a row cannot be used.
     """
-    from continual_petl.streams.encoding.token_cache import usual_cache
-
-    cache = usual_cache()
-    encoded = checked.encode(tokenizer, max_length, images, cache)
-    return SplitData(rows=encoded, digest=checked.digest, cache_notices=() if cache is None else tuple(cache.notices))
+    return SplitData(rows=checked.encode(tokenizer, max_length, images), digest=checked.digest)

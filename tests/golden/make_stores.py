@@ -68,6 +68,5 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["CONTINUAL_PETL_CACHE"] = "off"
     torch.set_num_threads(1)
     make(Path(sys.argv[1]).absolute())

@@ -173,3 +173,13 @@ def test_every_causal_row_joins_source_and_target(template: str, numbers: list[t
     opening = [BOS] if template in ("bos", "both") else []
     for row, source, target in zip(numbers, _sources(rows), _targets(rows), strict=True):
         assert source + target == [*opening, *(n + 3 for n in row[0]), *(n + 3 for n in row[1]), EOS]
+
+
+def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [" ".join(f"w{number % 19 + step}" for step in range(number % 11 + 1)) for number in range(1200)]
+    found = []
+    for threads in ("false", "true"):
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", threads)
+        found.append(made(sources, sources[::-1], _tokenizer("both"), 9, kind="seq2seq"))
+    for name in ("ids", "offsets", "target_ids", "target_offsets"):
+        np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name), strict=True)

@@ -90,7 +90,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     own = [cell.task for cell in cells if cell.status == _MEASURED]
     # In a long run, a row often measures only the new task, for which the router is not recomputed.
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
-    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
+    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
 
 

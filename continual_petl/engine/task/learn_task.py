@@ -93,7 +93,7 @@ def learn_bank(
     if (start := decide_start(run)) is not None:
         clock.lap("start")
 
-    lost = (*data.remarks, *data.cache_notices, *dropped, *cache_notices)
+    lost = (*data.remarks, *dropped, *cache_notices)
     notify_start(session, plan.name, callbacks, (*data.notices, *lost))
     if ranks is None:
         with open_state_cache(run, cache):

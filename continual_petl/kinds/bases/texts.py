@@ -59,7 +59,7 @@ class OfTexts(Kind):
         """Tokenise texts or pairs; see `Kind.encode`."""
         from continual_petl.streams.encoding.tokenise import check_not_empty, tokenise
 
-        rows = tokenise(inputs, pairs, answers, self.tokenizer(how), how.max_length, cache=how.cache)
+        rows = tokenise(inputs, pairs, answers, self.tokenizer(how), how.max_length)
         check_not_empty(inputs, rows, how.where)
         return rows
 
