@@ -451,8 +451,8 @@ class HowEncoded:
     """The texts to choose from in a generative task, the same for every row."""
     settings: Mapping[str, Any] | None = None
     """The settings of the task's kind."""
-    where: str = "rows"
-    """Names the rows in messages."""
+    where: Any = "rows"
+    """Names the rows in messages: a `Where`, or a text; see `row_in`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from continual_petl.cli.skipped_rows import ID_COLUMNS, Unusable, UnusableRows
+from continual_petl.cli.skipped_rows import Unusable, UnusableRows
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import (
@@ -33,6 +33,7 @@ from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.reader.wanted import LISTS, Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
 _TABLES = (".csv", ".tsv")

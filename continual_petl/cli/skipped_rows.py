@@ -15,11 +15,10 @@ from continual_petl.cli.columns_out import as_json, cell
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
 from continual_petl.store.files.atomic import replacing
+from continual_petl.streams.sources.row_ids import id_in
 
 Unusable = Callable[[int, str, Record], None]
 """Told of a row that cannot be used: its line or number, the reason, and what could be read of it."""
-ID_COLUMNS = frozenset({"id", "ID", "Id", "_id", "idx", "uid", "guid", "uuid", "qid", "row_id", "example_id"})
-"""Columns by which users know their rows."""
 _SHOWN = 5
 
 
@@ -42,8 +41,8 @@ class UnusableRows:
             return
         numbers = self._numbers.setdefault(reason, [])
         if len(numbers) < _SHOWN:
-            names = [f" ({name} {record[name]!r:.40})" for name in record if name in ID_COLUMNS]
-            numbers.append(f"{number}{names[0] if names else ''}")
+            own = id_in(record)
+            numbers.append(f"{number}" if own is None else f"{number} ({own})")
         else:
             self._more[reason] = self._more.get(reason, 0) + 1
 

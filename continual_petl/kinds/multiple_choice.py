@@ -22,7 +22,7 @@ from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.schema.option_columns import OptionColumns
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
+from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, row_in, show
 from continual_petl.streams.sources.row_options import option_lists
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -240,17 +240,17 @@ def _why_none(answer: Any, own: tuple[str, ...]) -> str:
     return f"{show(answer)} is not among {known_names([*map(show, own)])}{hint}"
 
 
-def _check_distinct(pairs: Encoded, options: Sequence[Sequence[str]], where: str, max_length: int) -> None:
+def _check_distinct(pairs: Encoded, options: Sequence[Sequence[str]], where: Where | str, max_length: int) -> None:
     """Refuse options of a row that have the same tokens."""
     ends = iter(zip(pairs.offsets[:-1].tolist(), pairs.offsets[1:].tolist(), strict=True))
-    for number, own in enumerate(options, 1):
+    for row, own in enumerate(options):
         seen: dict[bytes, str] = {}
         for option in own:
             start, end = next(ends)
             same = seen.setdefault(pairs.ids[start:end].tobytes(), option)
             if same != option:
                 raise InputError(
-                    f"{where}, row {number}, options: {same!r:.80} and {option!r:.80} have the same tokens with this "
+                    f"{row_in(where, row)}, options: {same!r:.80} and {option!r:.80} have the same tokens with this "
                     f"tokenizer, cut to {max_length} together with their text, so they always get the same score: write "
                     "options that differ earlier, and in more than unknown or invisible characters, or use a larger "
                     "backbone.max_length."

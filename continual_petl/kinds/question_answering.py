@@ -22,7 +22,7 @@ from continual_petl.errors import InputError, counted
 from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadRows
 from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, check_texts, raise_faults, show
+from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, row_in, show
 from continual_petl.streams.sources.conversations import from_cell
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -286,7 +286,7 @@ class _Windows:
         where: names the rows in messages.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stride: int, max_length: int, where: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stride: int, max_length: int, where: Where | str) -> None:
         self._tokenizer, self._stride, self._max_length, self._where = tokenizer, stride, max_length, where
         self._ids: list[NDArray[np.int32]] = []
         self._types: list[NDArray[np.int8]] = []
@@ -349,7 +349,7 @@ class _Windows:
         )
 
     def _check(self, num_around: int, num_tokens: int, room: int) -> None:
-        where, longest = f"{self._where}, row {len(self._counts) + 1}", self._max_length
+        where, longest = row_in(self._where, len(self._counts)), self._max_length
         if not num_tokens:
             raise InputError(
                 f"{where}: the context gives no tokens with this tokenizer, so it has no answer; remove the row."
@@ -375,7 +375,7 @@ class _Windows:
         last = int(spans_T2[:, 0].searchsorted(end, side="left")) - 1
         if first > last:
             raise InputError(
-                f"{self._where}, row {len(self._counts) + 1}: the answer {show(text)} gives no tokens with this tokenizer, "
+                f"{row_in(self._where, len(self._counts))}: the answer {show(text)} gives no tokens with this tokenizer, "
                 "so it cannot be learned; remove the row."
             )
         return first, last

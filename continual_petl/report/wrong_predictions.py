@@ -22,7 +22,7 @@ class WrongRow:
     """One row with a wrong prediction. Long texts are truncated and end in an ellipsis."""
 
     row: int
-    """1-based number of the row in the split, as the task reads the split."""
+    """1-based number of the row in its file or data set, where `limits` and the choice of labels leave out no rows."""
     given: tuple[str, ...]
     """The value in each column; for an image, its path."""
     correct: str
@@ -30,6 +30,8 @@ class WrongRow:
     predicted: str
     probability: float | None
     """Probability of the predicted label; None for several labels, numbers and tags."""
+    id: str | None = None
+    """The data's own name of the row, from a column such as ``id``; None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,8 @@ class WrongPredictions:
         return f"Task {self.task!r}: {self.num_wrong:,} of {all_rows} {verb} predicted wrongly{first}."
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a table with a line for each of the rows: its number, the value in each input column, ``correct``,
-        ``predicted`` and ``probability`` (missing for several labels, numbers and tags).
+        """Return a table with a line for each of the rows: its number, its ``id`` if the data has such a column, the value
+        in each input column, ``correct``, ``predicted`` and ``probability`` (missing for several labels, numbers and tags).
 
         Example::
 
@@ -79,18 +81,29 @@ class WrongPredictions:
         """
         import pandas as pd  # installed with datasets; takes a moment to import
 
-        cells = [(row.row, *row.given, row.correct, row.predicted, row.probability) for row in self.rows]
+        cells = [(*self.names(row), *row.given, row.correct, row.predicted, row.probability) for row in self.rows]
         frame = pd.DataFrame(cells, columns=self._heads)
         return frame.astype({"probability": float})
 
     @property
+    def has_ids(self) -> bool:
+        """Whether the data names its rows in a column such as ``id``."""
+        return any(row.id is not None for row in self.rows)
+
+    def names(self, row: WrongRow) -> tuple[int | str, ...]:
+        """Return the number of a row, and its id if the data has such a column."""
+        return (row.row, row.id or "") if self.has_ids else (row.row,)
+
+    @property
     def _heads(self) -> list[str]:
-        own = ("row", "correct", "predicted", "probability")
-        inputs = [f"input {name}" if name in own else name for name in self.columns]
-        return [own[0], *inputs, *own[1:]]
+        names, answers = ("row", "id") if self.has_ids else ("row",), ("correct", "predicted", "probability")
+        inputs = [f"input {name}" if name in (*names, *answers) else name for name in self.columns]
+        return [*names, *inputs, *answers]
 
     def _repr_html_(self) -> str:
-        rows = ((row.row, *row.given, row.correct, row.predicted, _shown(row.probability)) for row in self.rows)
+        rows = (
+            (*self.names(row), *row.given, row.correct, row.predicted, _shown(row.probability)) for row in self.rows
+        )
         return _notebook.table(self.in_words, self._heads, rows, len(self.rows))
 
     def to_json(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Shape suffixes: N rows, B rows of a batch, K options (if rows have their own, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,24 +54,30 @@ def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> Tokenised
     return replace(again, target_ids=rows.option_ids[tokens], target_offsets=offsets)
 
 
-def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int, where: str = "") -> None:
+def check_options(
+    options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int, row: Callable[[], str] | None = None
+) -> None:
     """Raise `InputError` if an option would have to be cut, or if two options have the same tokens and thus equal scores.
 
     Args:
         options: the texts.
         tokens_K: the tokens of each.
         room: maximum tokens of a target.
-        where: names the row in messages, if each row has its own options.
+        row: names the row for a message, if each row has its own options.
     """
     seen: dict[bytes, str] = {}
     for option, tokens in zip(options, tokens_K, strict=True):
         if len(tokens) > room:
             raise InputError(
-                f"{where}options: {option!r:.80} has {len(tokens)} tokens with its end token, but a target has room for "
+                f"{_in(row)}options: {option!r:.80} has {len(tokens)} tokens with its end token, but a target has room for "
                 f"{room} (max_target_length): use a larger max_target_length, or a shorter option."
             )
         if (other := seen.setdefault(tokens.tobytes(), option)) != option:
             raise InputError(
-                f"{where}options: {other!r:.80} and {option!r:.80} have the same tokens with this tokenizer, so they always "
-                "get the same score: write options that differ in more than unknown or invisible characters."
+                f"{_in(row)}options: {other!r:.80} and {option!r:.80} have the same tokens with this tokenizer, so they "
+                "always get the same score: write options that differ in more than unknown or invisible characters."
             )
+
+
+def _in(row: Callable[[], str] | None) -> str:
+    return "" if row is None else f"{row()}, "

@@ -18,7 +18,7 @@ from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
 from continual_petl.streams.encoding.rows import TokenisedRows as TokenisedRows
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, check_fast, encode, glues_words
 from continual_petl.streams.encoding.tokenizer_calls import padding_id as padding_id
-from continual_petl.streams.sources.checks import show
+from continual_petl.streams.sources.checks import Where, row_in, show
 
 
 def tokenise(
@@ -61,7 +61,7 @@ def tokenise_words(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     *,
-    where: str = "rows",
+    where: Where | str = "rows",
 ) -> TokenisedRows:
     """Tokenise a split whose rows are lists of words, with or without a tag per word.
 
@@ -142,7 +142,7 @@ def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: boo
 
 
 def _check_nothing_vanished(
-    rows: Sequence[Sequence[str]], encoded: Encoded, first_piece: NDArray[np.bool_], where: str
+    rows: Sequence[Sequence[str]], encoded: Encoded, first_piece: NDArray[np.bool_], where: Where | str
 ) -> None:
     """Check that every word that was not truncated has a token for its tag."""
     assert encoded.words is not None
@@ -156,12 +156,12 @@ def _check_nothing_vanished(
         if count < len(expected):
             gone = min(set(expected) - set(seen))
             raise InputError(
-                f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, gives no tokens with this tokenizer (it may "
+                f"{row_in(where, number)}: word {gone + 1}, {show(row[gone])}, gives no tokens with this tokenizer (it may "
                 "consist of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
             )
 
 
-def check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
+def check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: Where | str) -> None:
     """Check that every row has a token; otherwise its prediction would be computed from padding.
 
     Raises:
@@ -169,6 +169,6 @@ def check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: str) -> No
     """
     for row in np.flatnonzero(rows.lengths == 0).tolist():
         raise InputError(
-            f"{where}, row {row + 1}: {show(texts[row])} gives no tokens with this tokenizer, which adds no special tokens, "
+            f"{row_in(where, row)}: {show(texts[row])} gives no tokens with this tokenizer, which adds no special tokens, "
             "so there is nothing to predict from; write a text there, or remove the row."
         )

@@ -8,6 +8,7 @@ too, unless ``loss_on`` is ``last``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -22,7 +23,7 @@ from continual_petl.streams.encoding.rows import Texts, TokenisedRows, offsets_o
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.encoding.tokenizer_calls import check_fast, settings_kept
-from continual_petl.streams.sources.checks import show
+from continual_petl.streams.sources.checks import Where, row_in, show
 from continual_petl.streams.sources.conversations import Message
 
 
@@ -58,7 +59,7 @@ def tokenise_chats(
                 texts = row_options[number] if row_options is not None else options or ()
                 rows.append(encoder.row(messages, None if answers is None else answers[number], texts))
             except UnusableChat as error:
-                unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
+                unusable.append((number, f"{show(messages[-1]['content'])}: {error}"))
     _raise_unusable(how.where, unusable)
     targets = [row.target[:target_room] for row in rows]
     tokenised_rows = TokenisedRows(
@@ -76,8 +77,10 @@ def tokenise_chats(
     if options is None and row_options is None:
         return tokenised_rows
     for number, row in enumerate(rows):
-        own, place = (options or (), "") if row_options is None else (row_options[number], f"row {number + 1}, ")
-        check_options(own, row.options, target_room, place)
+        if row_options is None:
+            check_options(options or (), row.options, target_room)
+        else:
+            check_options(row_options[number], row.options, target_room, partial(row_in, how.where, number))
     return with_options(tokenised_rows, [row.options for row in rows], row_options)
 
 
@@ -85,14 +88,14 @@ def _flat(rows: Iterable[Ids]) -> NDArray[np.int32]:
     return np.fromiter(chain.from_iterable(rows), dtype=np.int32)
 
 
-def _raise_unusable(where: str, unusable: Sequence[tuple[int, str]]) -> None:
+def _raise_unusable(where: Where | str, unusable: Sequence[tuple[int, str]]) -> None:
     """Raise `InputError` about rows that cannot be used, each with its number and the reason; return if there are none."""
     if not unusable:
         return
     (number, why), *others = unusable
     more = (
-        f" {len(others)} more cannot be used, for this or another reason; the next is row {others[0][0]}."
+        f" {len(others)} more cannot be used, for this or another reason; the next is row {others[0][0] + 1}."
         if others
         else ""
     )
-    raise InputError(f"{where}, row {number}, {why}.{more}")
+    raise InputError(f"{row_in(where, number)}, {why}.{more}")

@@ -7,6 +7,7 @@ opening one, and nothing is inserted between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, ToEncode, encode
+from continual_petl.streams.sources.checks import row_in
 
 _NO_LIMIT = 1_000_000
 TARGET_LENGTH = 128
@@ -88,7 +90,7 @@ def tokenise_sources(
         texts=None if targets is None else Texts(tuple(targets)),
     )
     if row_options is not None:
-        return _with_row_options(rows, row_options, tokenizer, target_room, special=not continues)
+        return _with_row_options(rows, row_options, how, target_room, special=not continues)
     if options is None:
         return rows
     encoded_options = option_tokens(options, tokenizer, special=not continues)
@@ -99,16 +101,16 @@ def tokenise_sources(
 def _with_row_options(
     rows: TokenisedRows,
     row_options: Sequence[Sequence[str]],
-    tokenizer: PreTrainedTokenizerBase,
+    how: HowEncoded,
     room: int,
     *,
     special: bool,
 ) -> TokenisedRows:
     flat = [option for options in row_options for option in options]
-    tokens = iter(option_tokens(flat, tokenizer, special=special) if flat else [])
+    tokens = iter(option_tokens(flat, how.tokenizer, special=special) if flat else [])
     own = [[next(tokens) for _ in options] for options in row_options]
-    for number, (options, encoded) in enumerate(zip(row_options, own, strict=True), 1):
-        check_options(options, encoded, room, f"row {number}, ")
+    for number, (options, encoded) in enumerate(zip(row_options, own, strict=True)):
+        check_options(options, encoded, room, partial(row_in, how.where, number))
     return with_options(rows, own, row_options)
 
 

@@ -53,7 +53,7 @@ class Checked:
         rows = chosen.tolist()
         return Checked(
             task=self.task,
-            where=self.where,
+            where=self.where.take(rows),
             inputs=[self.inputs[row] for row in rows],
             pairs=None if self.pairs is None else [self.pairs[row] for row in rows],
             answers=self.answers[chosen]
@@ -96,7 +96,7 @@ class Checked:
             chat=chat_of(self.task.name, self.chat, tokenizer),
             options=self.task.options if scored else None,
             settings=kind.settings_of(self.task.kind_settings),
-            where=str(self.where),
+            where=self.where,
         )
         try:
             rows: TokenisedRows = kind.encode(

@@ -65,7 +65,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
         )
     return replace(
         rows,
-        where=replace(where, numbers=tuple(chosen)),
+        where=where.take(chosen),
         inputs=[rows.inputs[row] for row in chosen],
         pairs=None if rows.pairs is None else [rows.pairs[row] for row in chosen],
         answers=[answers[row] for row in chosen],

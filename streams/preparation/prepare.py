@@ -7,8 +7,8 @@ same input stay together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +23,10 @@ from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.preparation.own_labels import own_rows
 from continual_petl.streams.preparation.spelling_notices import labels_notice
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import overlap_notice
+from continual_petl.streams.sources.checks import overlap_notice, row_in
 from continual_petl.streams.sources.read_splits import read_splits
+from continual_petl.streams.sources.row_ids import id_columns
+from continual_petl.streams.sources.split_rows import SplitRows
 
 # Checking data needs no tokenizer, whose import takes seconds.
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTok
     try:
         return [rendered(task, render(tokenizer, chat, first))]
     except UnusableChat as error:
-        raise InputError(f"{train.where}, row 1: {error}.") from error
+        raise InputError(f"{row_in(train.where, 0)}: {error}.") from error
 
 
 def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
@@ -193,7 +195,7 @@ def _read(
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
     with about("data"):
-        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+        raw = _read_raw(task, data, wanted)
         raw, left_out = own_rows(spec, task, raw)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
@@ -226,6 +228,16 @@ def _read(
             notices.append(kind.notice_on_scored(task, name, splits[name].answers))
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, kind.input_name))
     return labels, splits, [notice for notice in notices if notice is not None], remarks, tags
+
+
+def _read_raw(task: TaskSpec, data: str | DataSpec | Rows, wanted: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
+    """Return the rows of the source, before anything is checked; rows in memory have their ids."""
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+    if isinstance(data, Mapping):
+        return {
+            name: replace(rows, where=replace(rows.where, ids=id_columns(data[name]))) for name, rows in raw.items()
+        }
+    return raw
 
 
 def _spelled(task: TaskSpec, labels: tuple[str, ...] | None, splits: Mapping[str, Checked]) -> str | None:
@@ -262,10 +274,10 @@ def check_again(
         raise ValueError(f"labels: got {labels!r}, but task {task.name!r} ({task.kind}) {needs}")
     data = spec.resolved_data(task)
     wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+    raw = _read_raw(task, data, wanted)
     carved = split != "test" and "validation" not in raw
     if carved and split == "validation":
-        raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind, limits=task.limits)
+        raw = _read_raw(task, data, ("train",))
     if split not in raw and not carved:
         raise InputError(
             f"task {task.name!r}: the data no longer has a {split} split; restore it, or evaluate on another one."

@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
 from continual_petl.errors import show as show
 from continual_petl.heads.targets import LARGEST
 from continual_petl.streams.reader.delimited import shown_columns
+from continual_petl.streams.sources.row_ids import RowId, id_in, ids_in_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +40,53 @@ class Where:
     """File, folder, Hub id or ``rows in the stream file``."""
     numbers: tuple[int, ...] | None = None
     """0-based numbers of its rows in the source, if some rows are left out."""
+    ids: Mapping[str, Sequence[Any]] | None = None
+    """Columns of the source that name its rows, if they are in memory; None if it may be files that have some."""
 
     def __str__(self) -> str:
         return f"task {self.task!r}, split {self.split} ({self.origin})"
+
+    def take(self, rows: Sequence[int]) -> Where:
+        """Return the same place with only these of its rows."""
+        return replace(self, numbers=tuple(map(self._number, rows)))
+
+    def named(self, rows: Sequence[int]) -> list[RowName]:
+        """Return the numbers of some rows in the source, and the user's own ids of those that have one.
+
+        Args:
+            rows: indices of rows, 0-based.
+        """
+        numbers = [*map(self._number, rows)]
+        if self.ids is None:
+            found = ids_in_files(self.origin, numbers)
+            return [RowName(number + 1, found.get(number)) for number in numbers]
+        records = [{name: values[number] for name, values in self.ids.items()} for number in numbers]
+        return [RowName(number + 1, id_in(record)) for number, record in zip(numbers, records, strict=True)]
+
+    def _number(self, row: int) -> int:
+        return row if self.numbers is None else self.numbers[row]
+
+
+class RowName(NamedTuple):
+    """How a row is named to the user."""
+
+    number: int
+    """1-based number in the source."""
+    id: RowId | None
+    """The user's own name of it."""
+
+    def __str__(self) -> str:
+        return f"row {self.number}" if self.id is None else f"row {self.number} ({self.id})"
+
+
+def row_in(where: Where | str, row: int) -> str:
+    """Name one row for a message, with the place that it is in.
+
+    Args:
+        where: a split, or the name of other rows.
+        row: its index, 0-based.
+    """
+    return f"{where}, {where.named([row])[0]}" if isinstance(where, Where) else f"{where}, row {row + 1}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +106,9 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
     """
     if not faults:
         return
-    numbers = where.numbers
-    shown = "; ".join(
-        f"row {1 + (numbers[fault.row] if numbers else fault.row)}: {fault.what}" for fault in faults[:SHOWN]
-    )
+    first = faults[:SHOWN]
+    names = where.named([fault.row for fault in first])
+    shown = "; ".join(f"{name}: {fault.what}" for name, fault in zip(names, first, strict=True))
     more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
     rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
     raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitNam
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import ALIASES
+from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates
 
@@ -80,6 +82,7 @@ def _from_hub(
         names = class_names(dataset.features.get([*columns.values()][-1]))
         place = Where(task=task, split=split, origin=f"Hub {data.path}")
         table = columns_of(dataset, str(place), limits)
+        place = replace(place, ids={name: table[name] for name in table if name in ID_COLUMNS})
         found[split] = pick(
             place,
             fill_templates(place, split_cells(place, table, data.lists), data.templates),

@@ -102,6 +102,17 @@ def test_generated_texts_are_omitted_with_a_reason(backbone_folder: Folder, tmp_
     assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates text")
 
 
+def test_rows_have_the_numbers_and_ids_of_the_data(backbone_folder: Folder, tmp_path: Path) -> None:
+    one = task("one", training={"epochs": 1, "learning_rate": 1e-4}, limits={"test": 9})
+    test = one["data"]["test"]
+    for number, row in enumerate(test):
+        row["guid"] = f"q{number}"
+    found = learn(stream(backbone_folder(), [one]), tmp_path / "run").wrong_predictions("one")
+    assert found.num_rows == 9
+    assert found.rows
+    assert all(row.given == (test[row.row - 1]["text"],) and row.id == f"q{row.row - 1}" for row in found.rows)
+
+
 def test_long_texts_are_truncated_visibly(backbone_folder: Folder, tmp_path: Path) -> None:
     one = task("one", training={"epochs": 1, "learning_rate": 1e-4})
     for row in one["data"]["test"]:

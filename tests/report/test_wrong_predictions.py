@@ -43,6 +43,18 @@ def test_wrong_predictions_are_a_pandas_table() -> None:
     assert (len(empty), empty["probability"].dtype) == (0, float)
 
 
+def test_ids_of_the_data_have_a_column(facts: RunFacts, tmp_path: Path) -> None:
+    row = found().rows[0]
+    table = found(columns=("id", "text"), rows=(dataclasses.replace(row, id=f"q7{EVIL}"), row))
+    frame = table.to_pandas()
+    assert list(frame.columns) == ["row", "id", "input id", "text", "correct", "predicted", "probability"]
+    assert frame["id"].tolist() == [f"q7{EVIL}", ""]
+    page = Page(write_report(tmp_path / "report", dataclasses.replace(facts, wrong=(table,))))
+    assert f"q7{EVIL}" in page.texts
+    assert "<script>alert" not in page.source
+    assert "id" not in found().to_pandas().columns
+
+
 def test_notebook_shows_wrong_predictions_escaped_with_short_numbers() -> None:
     row = dataclasses.replace(found().rows[0], probability=0.9312000274658203)
     shown = found(rows=(row, dataclasses.replace(row, probability=None)))._repr_html_()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -75,7 +76,7 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
         task=task,
         split=certificate.counted_split,
         columns=tuple(str(columns.get(key, columns.get("messages"))) for key in keys),
-        rows=tuple(wrong_rows.values()),
+        rows=_named(checked, wrong_rows),
         num_wrong=all_wrong,
         num_rows=len(checked),
         by_error=kind_of(certificate).has_numbers,
@@ -104,7 +105,7 @@ def _row(checked: Checked, number: int, prediction: Prediction, certificate: Cer
         probability = prediction.probabilities[value]
     correct = float(checked.answers[number]) if isinstance(value, float) else checked.names[number]
     return WrongRow(
-        row=number + 1,
+        row=number,
         given=_given(checked, number),
         correct=clipped(_in_words(correct, certificate)),
         predicted=clipped(_in_words(value, certificate)),
@@ -129,9 +130,17 @@ def _wrong_tags(
             )
             inputs = _given(checked, number)
             wrong_rows[number] = WrongRow(
-                row=number + 1, given=inputs, correct=correct, predicted=predicted, probability=None
+                row=number, given=inputs, correct=correct, predicted=predicted, probability=None
             )
     return wrong_rows, count
+
+
+def _named(checked: Checked, rows: Mapping[int, WrongRow]) -> tuple[WrongRow, ...]:
+    """Name rows, known by their indices, as the data does."""
+    names = zip(checked.where.named([*rows]), rows.values(), strict=True)
+    return tuple(
+        replace(row, row=name.number, id=None if name.id is None else str(name.id.value)) for name, row in names
+    )
 
 
 def _given(checked: Checked, number: int) -> tuple[str, ...]:

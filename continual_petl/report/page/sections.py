@@ -157,6 +157,7 @@ def _wrong_table(wrong: WrongPredictions) -> Table:
     rows = [
         row(
             TableCell(text=f"{wrong_row.row:,}", sort=wrong_row.row),
+            *([TableCell(text=wrong_row.id or "", kind="text")] if wrong.has_ids else []),
             *(TableCell(text=text, kind="text") for text in wrong_row.given),
             wrong_row.correct,
             wrong_row.predicted,
@@ -164,7 +165,14 @@ def _wrong_table(wrong: WrongPredictions) -> Table:
         )
         for wrong_row in wrong.rows
     ]
-    heads = ("row", *wrong.columns, "correct", "predicted", *(["probability"] if shares else []))
+    heads = (
+        "row",
+        *(["id"] if wrong.has_ids else []),
+        *wrong.columns,
+        "correct",
+        "predicted",
+        *(["probability"] if shares else []),
+    )
     heading = "Largest errors" if wrong.by_error else "Wrong predictions"
     return Table(caption=f"{heading} of {wrong.task}", heads=heads, rows=rows)
 

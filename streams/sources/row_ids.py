@@ -1,0 +1,71 @@
+"""The user's own names of rows: their values in a column such as ``id``, for messages and lists of rows.
+
+Such a column is read only when a row is shown to the user, by reading its files once more: otherwise it is neither parsed nor
+kept in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple, NoReturn
+
+from continual_petl.errors import InputError
+from continual_petl.streams.reader.records import read_records
+from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+
+ID_COLUMNS = frozenset({"id", "ID", "Id", "_id", "idx", "uid", "guid", "uuid", "qid", "row_id", "example_id"})
+"""Columns by which users know their rows."""
+_NO_LIMITS = LimitsSpec(cell_mb=1e9, unpacked_gb=1e9, ratio=1e9)  # the files were read within their limits before
+
+
+class RowId(NamedTuple):
+    """The user's own name of a row."""
+
+    column: str
+    value: str | int
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.value!r:.40}"
+
+
+def id_in(record: Mapping[str, Any]) -> RowId | None:
+    """Return the first column of a row that names it, with its value; None if there is none."""
+    for name, value in record.items():
+        if name in ID_COLUMNS and isinstance(value, str | int) and value != "":
+            return RowId(name, value)
+    return None
+
+
+def id_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of rows in memory that name them."""
+    names = dict.fromkeys(name for row in rows for name in row if name in ID_COLUMNS)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def ids_in_files(origin: str, numbers: Sequence[int]) -> dict[int, RowId]:
+    """Return the ids of some rows of a split, see `id_in`; those that cannot be found are left out.
+
+    Args:
+        origin: the files of the split, one after the other, separated by commas; anything else has no ids.
+        numbers: the rows, counted from 0 over all files.
+    """
+    files = origin.split(", ")
+    if not numbers or not all(map(os.path.exists, files)):
+        return {}
+    asked, wanted = {*numbers}, Wanted(ID_COLUMNS)
+    rows = chain.from_iterable(read_records(file, file, _NO_LIMITS, wanted, bad=_stop) for file in files)
+    found: dict[int, RowId] = {}
+    try:
+        for number, (_, record) in enumerate(islice(rows, max(asked) + 1)):
+            if number in asked and (own := id_in(record)) is not None:
+                found[number] = own
+    except InputError:  # this is only about a name, and there is something else to report
+        return {}
+    return found
+
+
+def _stop(*_: object) -> NoReturn:
+    raise InputError("a row was left out, so the numbers of the others would be wrong")
