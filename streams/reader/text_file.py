@@ -10,6 +10,7 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import shlex
 import tarfile
 import zipfile
@@ -41,7 +42,6 @@ _OPEN: dict[str, Callable[[Any], Any]] = {
 }
 _MAGIC = {
     b"\x1f\x8b": "gzip",
-    b"BZh": "bz2",
     b"\xfd7zXZ\0": "xz",
     b"PK\3\4": "zip",
     b"PK\5\6": "zip",
@@ -51,31 +51,38 @@ _MAGIC = {
     b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""First bytes of compressed files, whatever they are called."""
+"""First bytes of compressed files, whatever they are called; those of bz2 are letters, see `_BZ2`."""
+_BZ2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
+_BINARY = (".parquet", ".arrow", ".feather")
 _UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <", "zstd": "zstd -dc <", "lz4": "lz4 -dc <"}
 _SPREADSHEET = "a spreadsheet of Excel: save its sheet as csv (UTF-8) there, and give that file"
 _PAGE = (
     "which servers send in place of a file that is missing or needs a login: open it in a browser to see what it says, and "
     "download the file again"
 )
+_LFS = "a pointer of Git LFS and not the file itself: run `git lfs pull` in its repository"
+_ANNEX = "a pointer of git-annex and not the file itself: run `git annex get` in its repository"
 _OTHER = {
-    b"version https://git-lfs": "a pointer of Git LFS and not the file itself: run `git lfs pull` in its repository",
-    b"<!doctype html": f"an HTML page, {_PAGE}",
-    b"<html": f"an HTML page, {_PAGE}",
-    b"<?xml": f"an XML document, {_PAGE}",
-    b"\xd0\xcf\x11\xe0": _SPREADSHEET,
-    b"/annex/objects/": "a pointer of git-annex and not the file itself: run `git annex get` in its repository",
+    rb"version https://git-lfs\.github\.com/spec/v\d+\s*(\Z|[\r\n])": _LFS,
+    rb"/annex/objects/\S+\s*(\Z|[\r\n])": _ANNEX,
+    rb"(?i)(<!doctype html[^>]*>|<html(\s[^>]*)?>)\s*(\Z|<)": f"an HTML page, {_PAGE}",
+    rb"<\?xml\s[^>]*\?>\s*(\Z|<)": f"an XML document, {_PAGE}",
+    rb"\xd0\xcf\x11\xe0": _SPREADSHEET,
+    rb"%PDF-\d\.\d\s*(\Z|[\r\n])": "a PDF document: copy its text into a text file or a table, and give that",
 }
-"""How files begin that hold no rows, and what they are."""
+"""How files begin that hold no rows, and what they are. What follows the first characters counts too, since a text may begin
+with them."""
 _ANSWERS = (
-    b"404: not found",
-    b"not found",
-    b"entry not found",
-    b"repository not found",
-    b"invalid username or password.",
+    b"404: Not Found",
+    b"Entry not found",
+    b"Repository not found",
+    b"Invalid username or password.",
+    b"Not Found",
 )
 """What servers send in place of a file, as its whole content."""
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_HEAD = 2**16
+"""Number of bytes that decide what a file is, if it is none of the formats."""
 _NULS = "\0" * 16
 """As many or more of them are no text."""
 _LINE_OF_CELLS = 16
@@ -261,11 +268,16 @@ class TextFile:
 def _packing_of(path: str) -> str | None:
     """Return how a file is compressed, judged by its first bytes, not its name."""
     with open(path, "rb") as file:
-        start = file.read(8)
-    found = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
+        found = _packing_by(file.read(16))
     if found is None and zipfile.is_zipfile(path):  # a zip archive may be preceded by other bytes
         return "zip"
     return found
+
+
+def _packing_by(start: bytes) -> str | None:
+    if _BZ2.match(start):
+        return "bz2"
+    return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
 
 
 def refuse_other(place: str, path: str) -> None:
@@ -276,19 +288,35 @@ def refuse_other(place: str, path: str) -> None:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(64)
+            head = file.read(_HEAD)
     except OSError as error:
         raise InputError(f"{place}: cannot be opened: {error.strerror or error}: check its permissions") from error
     if not head:
         raise InputError(f"{place}: this file is empty (0 bytes): download or write it again, or leave it out")
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
     for first, what in _OTHER.items():
-        if start.startswith(first):
+        found = re.match(first, start)
+        if found and not _is_row(found[0], start):
             raise InputError(f"{place}: this is {what}.")
-    if start.rstrip() in _ANSWERS:
+    packing = _packing_by(head)
+    if packing is not None and path.lower().endswith(_BINARY):
+        if packing == "zip" and _is_workbook(path):
+            raise InputError(f"{place}: this is {_SPREADSHEET}.")
+        raise InputError(
+            f"{place}: this is a {packing} file in spite of its name: unpack it, and give the file inside, or name it for "
+            "what it holds"
+        )
+    # A server ends its answer without a new line. In a text file, where each line is a row, this tells it from a row.
+    is_line = path.lower().endswith(".txt")
+    if head in _ANSWERS if is_line else start.rstrip().lower() in map(bytes.lower, _ANSWERS):
         raise InputError(
             f"{place}: this file says {show(head.decode('utf-8', 'replace').strip())} and nothing else, {_PAGE}."
         )
+
+
+def _is_row(found: bytes, start: bytes) -> bool:
+    """Return whether a page is the first of many, one in each line."""
+    return re.search(rb"[\r\n]" + re.escape(found[:5]), start) is not None and found[:1] == b"<"
 
 
 def refuse_unknown(place: str, path: str) -> None:

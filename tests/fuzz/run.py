@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -64,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("target", choices=sorted(TARGETS | STORE_TARGETS))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--name", help="of data-files: the name of every file, such as rows.csv, to try one format alone"
+    )
     parser.add_argument("--corpus", type=Path, help="a folder with more inputs to start from")
     parser.add_argument("--found", type=Path, help="a folder for the findings, one file each")
     arguments = parser.parse_args(argv)
@@ -79,11 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Run one target with parsed arguments; see `main`."""
     target = (TARGETS | STORE_TARGETS)[arguments.target]
+    name = b"" if arguments.name is None else arguments.name.encode() + b"\n"
+    seeds = [seed for seed in target.seeds if seed.startswith(name)] or target.seeds
+    target = replace(target, make_seeds=lambda: seeds)
     extra = [path.read_bytes() for path in sorted(arguments.corpus.iterdir())] if arguments.corpus else []
     found: dict[str, Finding] = {}
     begin, num_inputs = time.perf_counter(), 0
     for data in inputs(target, arguments.count, Random(arguments.seed), extra):
         num_inputs += 1
+        if name:
+            data = name + data.partition(b"\n")[2]
         finding = attempt(target, data)
         if finding is not None and finding.what not in found:
             found[finding.what] = shrink(target, finding)

@@ -298,6 +298,75 @@ def test_what_is_no_file_of_rows_is_named_for_what_it_is(tmp_path: Path, name: s
         rows_of(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html> is a tag\nof many\n",
+        "<html lang=en> is one too",
+        "<html><body>one</body></html>\n<html><body>two</body></html>\n",
+        "<!DOCTYPE html> comes first\n",
+        "<?xml ?> is a declaration\n",
+        "not found",
+        "Not Found\n",
+        "BZh is how bzip2 begins\n",
+        "BZh9 1AY&SY\n",
+        "PK is how zip begins\n",
+        "%PDF is how PDF begins\n",
+        "%PDF-1.4 is a version\n",
+        "Rar! and 7z\n",
+        "version https://git-lfs.github.com/spec/v1 is how pointers begin\n",
+        "/annex/objects/ and more\n",
+    ],
+)
+def test_texts_that_begin_like_something_else_are_rows(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    lines = text.splitlines()
+    assert rows_of(tmp_path / "a.txt") == [{"text": line} for line in lines]
+    if len(lines) == 1 or not lines[1].startswith("<html"):  # whole pages are no name of a column
+        table = f"{lines[0]},label\na,b\n"
+        (tmp_path / "a.csv").write_text(table)
+        assert rows_of(tmp_path / "a.csv") == [*csv.DictReader(io.StringIO(table))]
+
+
+@pytest.mark.parametrize("answer", ["404: Not Found", "Entry not found", "Not Found"])
+def test_a_text_file_that_is_the_answer_of_a_server_is_named_for_it(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "a.txt").write_text(answer)  # without a new line at its end, as servers send it
+    with pytest.raises(InputError, match=f"this file says '{answer}' and nothing else, which servers send"):
+        rows_of(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather", "a.csv.gz"])
+def test_archives_in_spite_of_their_names_are_named(tmp_path: Path, name: str) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as writer:
+        writer.writestr("train.csv", "text,label\n")
+    (tmp_path / name).write_bytes(archive.getvalue())
+    with pytest.raises(InputError, match=r"this is a zip file.*: unpack it, and give the file inside"):
+        rows_of(tmp_path / name)
+    (tmp_path / name).write_bytes(workbook())
+    with pytest.raises(InputError, match="this is a spreadsheet of Excel: save its sheet as csv"):
+        rows_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather"])
+def test_compressed_files_named_as_columns_are_named(tmp_path: Path, name: str) -> None:
+    for pack, says in ((gzip.compress, "gzip"), (bz2.compress, "bz2")):
+        (tmp_path / name).write_bytes(pack(b"PAR1"))
+        with pytest.raises(InputError, match=f"this is a {says} file in spite of its name: unpack it"):
+            rows_of(tmp_path / name)
+
+
+def test_a_document_of_pdf_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj")
+    with pytest.raises(InputError, match="this is a PDF document: copy its text into a text file"):
+        rows_of(tmp_path / "a.txt")
+
+
+def test_parquet_that_holds_an_archive_is_no_archive(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"file": [workbook()], "text": ["a"]}), tmp_path / "a.parquet")
+    assert [row["text"] for row in rows_of(tmp_path / "a.parquet")] == ["a"]
+
+
 def test_a_workbook_is_no_zip_archive_to_unpack(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(workbook())
     with pytest.raises(InputError, match=r"here: this is a spreadsheet of Excel: save its sheet as csv \(UTF-8\)"):
