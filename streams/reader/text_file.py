@@ -12,6 +12,7 @@ import io
 import lzma
 import re
 import shlex
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -333,7 +334,7 @@ def _is_workbook(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return "xl/workbook.xml" in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, struct.error, zipfile.BadZipFile):  # damaged
         return False
 
 

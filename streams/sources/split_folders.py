@@ -19,7 +19,8 @@ def split_folders(here: str, path: str, aliases: Mapping[str, SplitName]) -> dic
         aliases: accepted names of each split.
 
     Raises:
-        InputError: if two folders are named after the same split, or it is unclear whether folders are splits or classes.
+        InputError: if two folders are named after the same split, rows are in a folder beside those of the splits, or it is
+            unclear whether folders are splits or classes.
     """
     below = entries_of(path)
     folders = {entry.name: entry.path for entry in below if entry.name.lower() in aliases and entry.is_dir()}
@@ -41,4 +42,11 @@ def split_folders(here: str, path: str, aliases: Mapping[str, SplitName]) -> dic
                 f"{here}: more than one folder could be the {split} split: {', '.join(several)}. Keep one, or give the "
                 "others another name"
             )
+    others = [entry.path for entry in below if entry.name not in folders and entry.is_dir()] if found else []
+    # A saved data set may have more splits, as on the Hub.
+    if unused := [folder for folder in others if reader_of(folder) == "images"]:
+        raise InputError(
+            f"{here}: beside the folders of the splits, there are rows in {', '.join(unused)}, which is not named after a "
+            "split: name it train, validation or test, or move it away"
+        )
     return {split: found[split] for split in SPLITS if split in found}

@@ -209,6 +209,18 @@ def test_splits_of_images(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["eval", "train_old"])
+def test_no_folder_beside_those_of_splits_is_ignored(tmp_path: Path, name: str) -> None:
+    folder = images(tmp_path, *(f"{split}/{label}/1.png" for split in ("train", "test", name) for label in "ab"))
+    with pytest.raises(
+        InputError, match=rf"there are rows in \S*/{name}, which is not named after a split: name it train"
+    ):
+        read_splits("t", str(folder), ColumnsSpec(), kind="image-classification")
+    (folder / name).rename(folder / "validation")
+    (folder / "notes").mkdir()  # holds no rows
+    assert len(read_splits("t", str(folder), ColumnsSpec(), kind="image-classification")) == 3
+
+
 def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     folder = images(tmp_path / "p", "cat/1.png")
     os.rename(folder / "cat/1.png", os.fsencode(folder / "cat") + b"/\xff.png")
