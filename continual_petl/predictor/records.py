@@ -12,7 +12,6 @@ import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from continual_petl.errors import InputError, known_names
@@ -22,7 +21,7 @@ from continual_petl.kind_registry import kind_of, kinds
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.reader.json_records import loads
-from continual_petl.streams.reader.times import as_text
+from continual_petl.streams.reader.times import as_text, is_time
 from continual_petl.streams.reader.wanted import LISTS, list_columns
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.data_spec import template_fields
@@ -315,7 +314,7 @@ def _part(value: Any, where: str, form: RowForm, name: str, *, in_table: bool, i
             raise form.unusable(where, name, value, str(error)) from error
         # Without a task, a text could be taken for a row of any kind of task.
         return messages if isinstance(value, str) and not form.asked else value
-    if isinstance(value, date | time | timedelta):
+    if is_time(value):
         value = as_text(value)
     is_image = images and form.holds == "image" and not isinstance(value, str | None)
     if not is_image and (not isinstance(value, str) or not value.strip()):

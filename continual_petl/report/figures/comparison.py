@@ -13,6 +13,7 @@ from continual_petl.report.figures.style import (
     drawing,
     gaps,
     line,
+    mode,
     scatter,
     shown,
     task_axis,
@@ -34,7 +35,7 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
         values = (facts.after(step)[what] for step in steps)
         hover = f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}"
         marker = {"symbol": number % 8}
-        traces.append(line(steps, values, name, number, hover, marks=len(steps) <= MARKED, marker=marker))
+        traces.append(line(steps, values, name, number, hover, mode=mode(marks=len(steps) <= MARKED), marker=marker))
     axis = {} if what == "ACC" else around_zero([value for trace in traces for value in trace["y"]])
     return drawing(traces, x="tasks learned", y=what, showlegend=True, yaxis=axis)
 

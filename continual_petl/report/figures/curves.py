@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.report.figures.registry import run_figure, task_figure
-from continual_petl.report.figures.style import Drawing, colour, drawing, line, line_at, shown, spread
+from continual_petl.report.figures.style import Drawing, colour, drawing, line, line_at, mode, shown, spread
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
 
@@ -57,7 +57,7 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None, loss: str
             f"validation {metric}",
             0,
             "%{text}, step %{x}<br>%{y:.4f}",
-            marks=True,
+            mode=mode(marks=True),
             yaxis="y2",
             text=[f"epoch {point.epoch}" for point in scores],
         ),
@@ -103,7 +103,7 @@ def _lines(known: Sequence[TaskFacts]) -> Drawing:
             task.name,
             number,
             f"%{{fullData.name}}, step %{{x}}<br>{shown(task.link.metric)} %{{y:.4f}}",
-            marks=True,
+            mode=mode(marks=True),
             marker={"symbol": number % 8},
         )
         for number, task in enumerate(known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import MARKED, Drawing, around_zero, drawing, line
+from continual_petl.report.figures.style import MARKED, Drawing, around_zero, drawing, line, mode
 from continual_petl.report.formatting import number as score
 from continual_petl.report.run_facts import RunFacts
 
@@ -35,7 +35,7 @@ def figure(facts: RunFacts) -> Drawing:
             name,
             number,
             f"after %{{x}} tasks<br>{name} %{{y:.6f}}",
-            marks=len(steps) <= MARKED,
+            mode=mode(marks=len(steps) <= MARKED),
             style={"dash": ("solid", "dash")[number]},
             marker={"symbol": ("circle", "x")[number]},
         )

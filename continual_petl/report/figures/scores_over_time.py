@@ -6,7 +6,7 @@ import numpy as np
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import MUTED, Drawing, around_zero, drawing, line, line_at, shown, spread
+from continual_petl.report.figures.style import MUTED, Drawing, around_zero, drawing, line, line_at, mode, shown, spread
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -87,7 +87,7 @@ def _lines(facts: RunFacts) -> Drawing:
                 name + facts.results.mark(j) + marks[name],
                 j,
                 f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {shown(facts.results.metrics[j])}, %{{text}}",
-                marks=True,
+                mode=mode(marks=True),
                 marker={"symbol": symbols, "size": 9},
                 text=[how + (", changed" if changed else "") for how, changed in zip(status, moved, strict=True)],
             )

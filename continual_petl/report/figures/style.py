@@ -144,7 +144,6 @@ def line(
     number: int,
     hover: str,
     *,
-    marks: bool = False,
     style: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> dict[str, Any]:
@@ -156,19 +155,23 @@ def line(
         name: its name in the legend.
         number: the number of its colour.
         hover: the text of a point, with plotly's placeholders.
-        marks: whether its points are marked.
         style: other keys of plotly's ``line``, such as ``dash``.
-        parts: other keys of the trace.
+        parts: other keys of the trace, such as its mode; without one, its points are not marked.
     """
     return scatter(
         x=list(x),
         y=gaps(y),
         name=shown(name),
-        mode="lines+markers" if marks else "lines",
+        mode=parts.pop("mode", "lines"),
         line={"color": colour(number), **(style or {})},
         hovertemplate=f"{hover}<extra></extra>",
         **parts,
     )
+
+
+def mode(*, marks: bool) -> str:
+    """Return the mode of a line, whose points may be marked."""
+    return "lines+markers" if marks else "lines"
 
 
 def spread(
@@ -181,7 +184,16 @@ def spread(
         ("worst", min, "dot"),
     )
     return [
-        line(x, (of(v) if v else None for v in values), name, n, hover, marks=marks, style={"dash": dash}, **parts)
+        line(
+            x,
+            (of(v) if v else None for v in values),
+            name,
+            n,
+            hover,
+            mode=mode(marks=marks),
+            style={"dash": dash},
+            **parts,
+        )
         for n, (name, of, dash) in enumerate(drawn)
     ]
 
