@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count, islice
@@ -29,6 +30,8 @@ _LARGEST_OBJECT = 2**29
 """Maximum number of characters of an object that holds all rows."""
 _LARGEST_MEMORY = 2**32
 """Maximum number of bytes that a value may take in memory; a list or object takes some 60 each, other values 30."""
+_BETWEEN = secrets.token_hex(16)
+"""Stands between two lines, where no file can have it: nothing else may be there, such as the rest of an object."""
 _AT_LEAST = 2**16
 """Number of characters of a list that are read at once."""
 
@@ -86,7 +89,7 @@ def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool
         return first.lstrip()[:1] != "["
     try:
         first, *more = islice(filter(str.strip, file.lines()), 2)
-        found = _DECODER.decode(first)
+        found = _LENIENT.decode(first)
         return bool(more) or _rows_of(found, lists) is None
     except InputError:  # a first line that is too long
         return False
@@ -109,19 +112,16 @@ def _by_block(file: TextFile, bad: Bad, columns: Collection[str] | None) -> Iter
 
 
 def _plain(block: str) -> list[Any] | None:
-    """Return the objects of lines that hold one each; None if some line needs a closer look.
-
-    In one object, no brace follows another without a comma, so none of them goes on in the next line.
-    """
+    """Return the objects of lines that hold one each; None if some line needs a closer look."""
     lines = block.removesuffix("\n")
     num_lines = lines.count("\n") + 1
     if lines[:1] + lines[-1:] != "{}" or lines.count("}\n{") + 1 != num_lines or _SURROGATE.search(lines):
         return None
     try:
-        found = _DECODER.decode("[" + lines.replace("\n", "\n,") + "]")
+        found = _DECODER.decode("[" + lines.replace("\n", f'\n,"{_BETWEEN}",') + "]")
     except (ValueError, RecursionError):
         return None
-    return found if len(found) == num_lines else None
+    return found[::2] if found[1::2] == [_BETWEEN] * (num_lines - 1) and len(found) == 2 * num_lines - 1 else None
 
 
 def _lines(
@@ -206,9 +206,6 @@ class _Scanner:
         """
         self.peek()
         while True:
-            if len(self.text) > _LARGEST_MEMORY / 64 and self._memory() > _LARGEST_MEMORY:
-                what = f"more values than fit into {_LARGEST_MEMORY:,} bytes of memory; JSON Lines has no such limit"
-                raise self.error(number, what)
             try:
                 found, end = _decoded(self.text, self.at, columns)
                 text, self.at = self.text[self.at : end], end
@@ -221,6 +218,11 @@ class _Scanner:
                 if not is_cut or not self._read_more():
                     self.at += further
                     raise self.error(number, f"not JSON ({error.msg})") from None
+                if self._memory() > _LARGEST_MEMORY:
+                    what = (
+                        f"more values than fit into {_LARGEST_MEMORY:,} bytes of memory; JSON Lines has no such limit"
+                    )
+                    raise self.error(number, what) from None
             except (ValueError, RecursionError) as error:
                 raise self.error(number, _what_is_wrong(error)) from None
 
@@ -317,7 +319,7 @@ _LENIENT = json.JSONDecoder(
 
 
 def _decoded(text: str, at: int, columns: Collection[str] | None) -> tuple[Any, int]:
-    """Return the value that begins at some place, and where it ends; cells of other columns may have no meaning.
+    """Return the value that begins at some place, and where it ends, without cells of other columns that have no meaning.
 
     Raises:
         ValueError: if it is not JSON, or some value of ``columns`` has no meaning.
@@ -331,7 +333,7 @@ def _decoded(text: str, at: int, columns: Collection[str] | None) -> tuple[Any, 
         found, end = _LENIENT.raw_decode(text, at)
         if columns is None or not isinstance(found, dict) or any(map(_holds_faulty, map(found.get, columns))):
             raise
-        return {name: None if _holds_faulty(cell) else cell for name, cell in found.items()}, end
+        return {name: cell for name, cell in found.items() if not _holds_faulty(cell)}, end
 
 
 def _holds_faulty(value: Any) -> bool:

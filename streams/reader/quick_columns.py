@@ -8,9 +8,8 @@ is not read by pyarrow (26.0): ``null`` between two objects ends the process.
 
 from __future__ import annotations
 
-import io
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -19,7 +18,7 @@ from continual_petl.streams.reader.text_file import TextFile
 from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
-_BYTES_AT_ONCE = 2**22
+_CHARS_AT_ONCE = 2**20
 
 
 def quick_columns(
@@ -55,69 +54,91 @@ def quick_columns(
 def _of_csv(
     file: TextFile, read: dict[str, list[Any]], names: Sequence[str], *, tabs: bool
 ) -> dict[str, list[Any]] | None:
-    import pyarrow as pa
-    import pyarrow.csv as arrow_csv
-
-    from continual_petl.streams.reader.columnar import cells_of, is_beyond
-
     if any("\n" in name or "\r" in name for name in names):
         return None
-    end, others = secrets.token_hex(16), list[str]()  # nobody can write a file with this line
-
-    def other(row: Any) -> str:
-        others.append(row.text)
-        return "skip" if row.text == end else "error"
-
+    parser = _CsvParser(file, read, names, tabs=tabs)
+    parts, size, marks = list[str](), 0, 0
     try:
-        batches = arrow_csv.open_csv(
-            _Encoded(file, f"\n{end}\n"),
-            arrow_csv.ReadOptions(column_names=names, skip_rows=1, block_size=_BYTES_AT_ONCE),
-            arrow_csv.ParseOptions(
-                delimiter="\t" if tabs else ",",
-                quote_char=False if tabs else '"',
-                newlines_in_values=not tabs,
-                invalid_row_handler=other,
-            ),
-            arrow_csv.ConvertOptions(include_columns=[*read], column_types=dict.fromkeys(read, pa.string())),
-        )
-        repeating: set[str] = {*read}
-        for batch in batches:
-            if any(is_beyond(batch[name], file.limits) for name in read):
+        for block in file.blocks(newline=""):
+            parts.append(block)
+            size += len(block)
+            marks += 0 if tabs else block.count('"')
+            if size > _CHARS_AT_ONCE and marks % 2 == 0:  # otherwise a quoted text goes on
+                parser.parse("".join(parts))
+                parts, size = [], 0
+            elif size > 16 * _CHARS_AT_ONCE:
                 return None
-            for name, cells in read.items():
-                column = batch[name]
-                encoded = column.dictionary_encode() if name in repeating else None  # equal texts are one object then
-                if encoded is not None and 2 * len(encoded.dictionary) > len(encoded):
-                    repeating.remove(name)
-                    encoded = None
-                cells += cells_of(column if encoded is None else encoded)
-    except (InputError, pa.ArrowException, OSError, ValueError):
+        if parts:
+            parser.parse("".join(parts))
+    except (InputError, OSError, ValueError):  # pyarrow's errors are of these types, too
         return None
-    if len(names) == 1:
-        (cells,) = read.values()
-        return read if cells and cells.pop() == end else None
-    return read if others == [end] else None  # otherwise a quotation mark is not closed
+    return read
 
 
-class _Encoded(io.RawIOBase):
-    """The text of a file, without a byte order mark, and what is added to its end, as bytes."""
+class _CsvParser:
+    """Adds the rows of a csv file, some whole lines after the others, to columns.
 
-    def __init__(self, file: TextFile, end: str) -> None:
-        self._left = b""
-        self._pieces = self._encoded(file, end)
+    pyarrow gets texts in memory and works in this thread: when it reads from Python in threads of its own, a file that is
+    left before its end can end the process.
 
-    def _encoded(self, file: TextFile, end: str) -> Iterator[bytes]:
-        for block in file.blocks(newline=""):  # pyarrow (26.0) loses a line feed if a block ends before it, and
-            if "\0" in block or len(block) > _BYTES_AT_ONCE / 4:  # quotation marks if there is a NUL character
-                raise ValueError(f"{file.place}: there is a NUL character, or a long line")
-            yield block.encode()
-        yield end.encode()
+    Args:
+        file: the file.
+        read: the columns to add to.
+        names: the names of all columns.
+        tabs: as in `delimited_records`.
+    """
 
-    def readable(self) -> bool:
-        return True
+    def __init__(self, file: TextFile, read: dict[str, list[Any]], names: Sequence[str], *, tabs: bool) -> None:
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
 
-    def readinto(self, buffer: Any) -> int:
-        self._left = self._left or next(self._pieces, b"")
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
-        return size
+        self._limits, self._read, self._names, self._skipped = file.limits, read, names, 1
+        self._end = secrets.token_hex(16)  # a line that nobody can write
+        self._others: list[str] = []
+        self._repeating = {*read}
+        self._format = arrow_csv.ParseOptions(
+            delimiter="\t" if tabs else ",",
+            quote_char=False if tabs else '"',
+            newlines_in_values=not tabs,
+            invalid_row_handler=self._other,
+        )
+        self._types = arrow_csv.ConvertOptions(include_columns=[*read], column_types=dict.fromkeys(read, pa.string()))
+
+    def _other(self, row: Any) -> str:
+        self._others.append(row.text)
+        return "skip" if row.text == self._end else "error"
+
+    def parse(self, lines: str) -> None:
+        """Add the rows of some lines.
+
+        Raises:
+            ValueError: if a row is not like the others, a quotation mark is not closed, or a text is too long.
+        """
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
+
+        from continual_petl.streams.reader.columnar import cells_of, is_beyond
+
+        lines = lines if self._skipped else "\n" + lines  # pyarrow drops a byte order mark that text begins with
+        data = f"{lines}\n{self._end}\n".encode()
+        whole = arrow_csv.ReadOptions(
+            column_names=self._names, skip_rows=self._skipped, block_size=len(data) + 1, use_threads=False
+        )
+        table = arrow_csv.read_csv(pa.BufferReader(data), whole, self._format, self._types)
+        alone = len(self._names) == 1  # then the last line is a row
+        ends = table.column(0).slice(max(0, len(table) - 1)).to_pylist() if alone else self._others
+        if ends != [self._end] or any(is_beyond(table[name], self._limits) for name in self._read):
+            raise ValueError("a quotation mark is not closed, or a text is too long")
+        self._others, self._skipped = [], 0
+        for name, cells in self._read.items():
+            cells += cells_of(self._encoded(name, table[name].slice(0, len(table) - alone)))
+
+    def _encoded(self, name: str, column: Any) -> Any:
+        """Return a column of few different texts as a dictionary: equal texts are one object then."""
+        if name not in self._repeating:
+            return column
+        encoded = column.combine_chunks().dictionary_encode()
+        if 2 * len(encoded.dictionary) <= len(encoded):
+            return encoded
+        self._repeating.remove(name)
+        return column

@@ -19,7 +19,7 @@ from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
 from continual_petl.errors import show as show
 from continual_petl.heads.targets import LARGEST
 from continual_petl.streams.reader.delimited import shown_columns
-from continual_petl.streams.sources.row_ids import RowId, id_in, ids_in_files
+from continual_petl.streams.sources.row_ids import FilesRead, RowId, id_in, ids_in_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,9 @@ class Where:
     numbers: tuple[int, ...] | None = None
     """0-based numbers of its rows in the source, if some rows are left out."""
     ids: Mapping[str, Sequence[Any]] | None = None
-    """Columns of the source that name its rows, if they are in memory; None if it may be files that have some."""
+    """Columns of the source that name its rows, if they are in memory; None if ``files`` may have some."""
+    files: FilesRead | None = None
+    """The files that it was read from, if it is all of their rows."""
 
     def __str__(self) -> str:
         return f"task {self.task!r}, split {self.split} ({self.origin})"
@@ -58,7 +60,7 @@ class Where:
         """
         numbers = [*map(self._number, rows)]
         if self.ids is None:
-            found = ids_in_files(self.origin, numbers)
+            found = ids_in_files(self.files, numbers)
             return [RowName(number + 1, found.get(number)) for number in numbers]
         records = [{name: values[number] for name, values in self.ids.items()} for number in numbers]
         return [RowName(number + 1, id_in(record)) for number, record in zip(numbers, records, strict=True)]

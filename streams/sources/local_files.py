@@ -43,7 +43,7 @@ ALIASES: dict[str, SplitName] = {
 _PART = re.compile(r"(\d+)[-_]of[-_](\d+)[^.]*")
 """What the name of a file says if it is one part of a split; a fingerprint may follow."""
 _MOST_COLUMNS = 10_000
-"""Of a table that is inspected: with more, each row has columns of its own."""
+"""Of a table that is inspected, besides those of one row: with more, each row has columns of its own."""
 _GONE = object()
 """A cell that a row does not have."""
 
@@ -250,7 +250,8 @@ def read_table(
             of_file = wanted._replace(header=header.extend)
             rows = read_records(place, copy, limits, of_file, reader=reader)
             head = [row for _, row in islice(rows, FULL_ROWS)]
-            table.add_names(place, [*header, *(name for row in head for name in row)])
+            for some_names in (header, *head):
+                table.add_names(place, some_names)
             rows.close()
             if len(head) < FULL_ROWS:
                 table.add_rows(place, head)
@@ -282,7 +283,7 @@ class _Table:
         self._names: dict[str, None] = {}
         self._kept: dict[str, list[Any]] = {}
         self._others: dict[str, list[Any]] = {}
-        self._num_rows = 0
+        self._num_rows = self._widest = 0
 
     def add_names(self, place: str, names: Iterable[str]) -> None:
         """Add the names of columns; their order is that of the table.
@@ -290,8 +291,10 @@ class _Table:
         Raises:
             InputError: if there are more names than a table has.
         """
-        self._names |= dict.fromkeys(names)
-        if self._wanted is None and len(self._names) > _MOST_COLUMNS:
+        added = dict.fromkeys(names)
+        self._names |= added
+        self._widest = max(self._widest, len(added))
+        if self._wanted is None and len(self._names) > _MOST_COLUMNS + self._widest:
             raise InputError(
                 f"{place}: the rows have more than {_MOST_COLUMNS:,} different columns, such as "
                 f"{shown_columns(self._names)}. If each row has keys of its own, write them as values: a column with a list."
@@ -300,7 +303,8 @@ class _Table:
     def add_rows(self, place: str, rows: Sequence[Record]) -> None:
         """Add rows, each with its cells by name."""
         if self._wanted is None:
-            self.add_names(place, (name for row in rows for name in row))
+            for row in rows:
+                self.add_names(place, row)
         names = self._names if self._wanted is None else self._wanted
         for name in names:
             self._column(name).extend([row.get(name, _GONE) for row in rows])

@@ -21,6 +21,7 @@ from continual_petl.streams.sources.hub import from_hub
 from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
 from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
+from continual_petl.streams.sources.row_ids import FilesRead
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates
 
@@ -134,7 +135,8 @@ class _Files:
         found, expressions, read_once = {}, None if spec is None else spec.split, cache(table)
         for split in (split for split in SPLITS if split in (expressions or files) and split in self.splits):
             origin = expressions[split] if expressions else ", ".join(files[split])
-            where = Where(task=self.task, split=split, origin=origin)
+            as_read = None if expressions else FilesRead.of(files[split], reader, self.source.wanted.lists)
+            where = Where(task=self.task, split=split, origin=origin, files=as_read)
             found[split] = self.source.take(where, _part(where, files, read_once) if expressions else table(split))
         return found
 

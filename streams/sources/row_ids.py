@@ -7,7 +7,7 @@ kept in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain, islice
 from typing import Any, NamedTuple, NoReturn
 
@@ -45,18 +45,42 @@ def id_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def ids_in_files(origin: str, numbers: Sequence[int]) -> dict[int, RowId]:
+class FilesRead(NamedTuple):
+    """The files of a split as they were read, so that they can be read in the same way again."""
+
+    paths: tuple[str, ...]
+    reader: str | None
+    lists: Set[str]
+    stamps: tuple[tuple[int, int], ...]
+    """Size and time of the last change of each."""
+
+    @classmethod
+    def of(cls, paths: Sequence[str], reader: str | None, lists: Set[str]) -> FilesRead | None:
+        """Return what is known of files before they are read; None if they are not all on this machine."""
+        stamps = _stamps(paths)
+        return None if stamps is None else cls(tuple(paths), reader, lists, stamps)
+
+
+def _stamps(paths: Sequence[str]) -> tuple[tuple[int, int], ...] | None:
+    try:
+        return tuple((found.st_size, found.st_mtime_ns) for found in map(os.stat, paths))
+    except OSError:
+        return None
+
+
+def ids_in_files(files: FilesRead | None, numbers: Sequence[int]) -> dict[int, RowId]:
     """Return the ids of some rows of a split, see `id_in`; those that cannot be found are left out.
 
     Args:
-        origin: the files of the split, one after the other, separated by commas; anything else has no ids.
+        files: the files of the split, one after the other; if they have changed since, there are no ids.
         numbers: the rows, counted from 0 over all files.
     """
-    files = origin.split(", ")
-    if not numbers or not all(map(os.path.exists, files)):
+    if not numbers or files is None or _stamps(files.paths) != files.stamps:
         return {}
-    asked, wanted = {*numbers}, Wanted(ID_COLUMNS)
-    rows = chain.from_iterable(read_records(file, file, _NO_LIMITS, wanted, bad=_stop) for file in files)
+    asked, wanted = {*numbers}, Wanted(ID_COLUMNS, files.lists)
+    rows = chain.from_iterable(
+        read_records(path, path, _NO_LIMITS, wanted, reader=files.reader, bad=_stop) for path in files.paths
+    )
     found: dict[int, RowId] = {}
     try:
         for number, (_, record) in enumerate(islice(rows, max(asked) + 1)):

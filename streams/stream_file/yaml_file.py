@@ -211,6 +211,8 @@ def read_text(file: str, what: str = "stream") -> str:
         raise StreamFileError([f"{file}: there is no such file in {os.getcwd()}: check the path"]) from None
     except UnicodeDecodeError as error:
         raise StreamFileError([f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8"]) from None
+    except StreamFileError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise StreamFileError([f"{file}: cannot be read ({why}): give a YAML file"]) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
+from continual_petl.streams.reader import quick_columns as quick
 from continual_petl.streams.reader.quick_columns import quick_columns
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.reader.text_file import TextFile
@@ -22,7 +24,6 @@ from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.local_files import read_table
 from tests.streams.strange_files import write_table
 
-WITHOUT_NUL = st.text(st.sampled_from('ab,"\t\n\ré\u2028\ufeff '), max_size=5)
 CELLS = st.text(st.sampled_from('ab,"\t\n\r\0é\u2028\ufeff '), max_size=5)
 
 
@@ -50,7 +51,9 @@ def test_any_text_is_read_as_one_by_one_or_not_at_all(
     path = folder / f"a.{suffix}"
     path.write_bytes(ends.join([mark.join(names), *lines, ""][: data.draw(st.integers(2, 8))]).encode())
     columns = data.draw(st.sets(st.sampled_from(names), min_size=1))
-    found = at_once(path, columns, names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quick, "_CHARS_AT_ONCE", data.draw(st.sampled_from([3, 2**20])))
+        found = at_once(path, columns, names)
     try:
         expected, _ = one_by_one(path, columns)
     except InputError:
@@ -61,7 +64,7 @@ def test_any_text_is_read_as_one_by_one_or_not_at_all(
 
 @settings(max_examples=100)
 @given(
-    rows=st.lists(st.tuples(WITHOUT_NUL, WITHOUT_NUL), min_size=1, max_size=8),
+    rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
 )
 def test_what_the_standard_library_writes_is_read_at_once(
@@ -144,18 +147,32 @@ def test_equal_texts_of_a_csv_file_are_one_object(tmp_path: Path) -> None:
 
 def test_rows_with_keys_of_their_own_are_no_table(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"key{number}": 1}}\n' for number in range(10_001)))
+    path.write_text("".join(f'{{"key{number}": 1}}\n' for number in range(10_002)))
     with pytest.raises(InputError, match=r"more than 10,000 different columns, such as .*write them as values"):
         read_table("t", [str(path)], Wanted(), DEFAULTS)
-    assert read_table("t", [str(path)], Wanted({"key7", "key10000"}), DEFAULTS)["key10000"][-2:] == [None, 1]
+    assert read_table("t", [str(path)], Wanted({"key7", "key10001"}), DEFAULTS)["key10001"][-2:] == [None, 1]
 
 
-def test_a_file_with_a_nul_character_is_read_row_by_row(tmp_path: Path) -> None:
-    """With one, pyarrow 26 reads another table where a quoted text goes on in the next block."""
+def test_a_file_with_a_nul_character_has_the_same_rows(tmp_path: Path) -> None:
+    """With one, pyarrow 26 reads another table if a quoted text goes on in its next block; so it gets one block."""
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,label\n\0,"x\ny"\n')
-    assert at_once(path, {"text", "label"}, ["text", "label"]) is None
+    assert at_once(path, {"text", "label"}, ["text", "label"]) == {"text": ["\0"], "label": ["x\ny"]}
     assert one_by_one(path, {"text", "label"})[0] == {"text": ["\0"], "label": ["x\ny"]}
+
+
+@pytest.mark.parametrize("last", ["x\n", f'"{"y" * 2000}",x\n', '"x,y\n', "\udcff,y\n"])
+def test_a_file_that_is_left_is_closed(tmp_path: Path, last: str) -> None:
+    """Pyarrow's own threads would go on reading it, and can end the process when Python stops."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(("text,label\n" + last + 200_000 * "a,b\n").encode(errors="surrogateescape"))
+    assert at_once(path, {"text"}, ["text", "label"], LimitsSpec(cell_mb=0.001)) is None
+    open_files = {
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    }
+    assert str(path) not in open_files
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
@@ -169,6 +186,12 @@ def test_line_ends_in_quoted_texts_are_kept_wherever_a_block_ends(
     path.write_bytes(file.getvalue().encode())
     pieces = TextFile.pieces
     monkeypatch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
-    found = at_once(path, {"text"}, ["text", "label"])
-    assert found in ({"text": texts}, None)
-    assert (found is None) == (size < 7)  # a row over more than two blocks is left to the other reader
+    monkeypatch.setattr(quick, "_CHARS_AT_ONCE", 3 * size)
+    assert at_once(path, {"text"}, ["text", "label"]) == {"text": texts}
+    path.write_text("text,label\n" + '"' + "a,b\n" * 200 * size + '",x\n')
+    assert at_once(path, {"text"}, ["text", "label"]) is None  # a long text is left to the other reader
+
+
+def test_a_wide_table_is_inspected(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.csv", {f"p{number}": ["1", "2"] for number in range(12_289)})
+    assert len(read_table("t", [str(path)], Wanted(), DEFAULTS)) == 12_289

@@ -389,6 +389,30 @@ def test_values_of_other_columns_need_no_meaning(tmp_path: Path, odd: str, layou
             list(read_records("here", path, DEFAULTS, Wanted(columns)))
 
 
+def test_lines_that_are_no_rows_are_never_taken_for_one_another(tmp_path: Path) -> None:
+    """A row over two lines, and two rows in one line, make as many rows as lines."""
+    path = tmp_path / "a.jsonl"
+    for first in ('{"text": "x", "m": [{"u": 1}\n{"u": 2}]}', '{"text": "x", "m": [[{"u": 1}\n{"u": 2}]]}'):
+        for second in ('{"text": "y"},{"text": "z"}', '{"text": "y"}],[{"text": "z"}'):
+            path.write_text(f"{first}\n{second}\n", encoding="utf-8")
+            with pytest.raises(InputError, match=r"3 lines cannot be read: line 1: .*line 2: .*line 3: "):
+                list(read_records("here", path, DEFAULTS))
+
+
+def test_a_value_without_a_meaning_is_absent(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "meta": {"x": 1, "x": 2}}\n', encoding="utf-8")
+    assert [row for _, row in read_records("here", path, DEFAULTS, Wanted(frozenset({"text"})))] == [{"text": "a"}]
+    for content in (
+        '{"text": ["a", "b"], "label": ["x", "y"], "meta": [1e999, 2]}',
+        '{"data": [{"text": "a", "meta": 1e999}]}',
+    ):
+        path = tmp_path / "a.json"
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=r"row 1, in line 1: not JSON \(the number 1e999 is too large\)"):
+            read_table("t", [str(path)], Wanted(frozenset({"text", "label"})), DEFAULTS)
+
+
 def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
     bad: list[tuple[int, str]] = []
     path = written(tmp_path / "a.jsonl", '{"a": 1}\n[\n{"a": 2}\n')

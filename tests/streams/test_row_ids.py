@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +14,9 @@ from tokenizers import normalizers
 
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.prepare import check_again, check_data, prepare_task
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
 from continual_petl.streams.sources.checks import Where, row_in
+from continual_petl.streams.sources.read_splits import read_splits
 from tests.tiny import make_tokenizer
 
 LATER = 1500
@@ -128,3 +130,38 @@ def test_a_row_of_no_file_is_named_by_its_number() -> None:
     )
     known = Where(task="t", split="train", origin="Hub a/b", ids={"idx": [5, 6, 7]}).take([2, 0])
     assert row_in(known, 0).endswith("row 3 (idx 7)")
+
+
+def names_of(data: Any, columns: ColumnsSpec | None = None, kind: str = "classification") -> tuple[Where, list[Any]]:
+    rows = read_splits("t", data, columns or ColumnsSpec(), kind=kind)["train"]
+    return rows.where, rows.inputs
+
+
+def test_ids_are_read_as_the_rows_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a row would be shown with the id of another one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.txt").write_text("id,text,label\n7,first,a\n8,second,b\n")
+    where, inputs = names_of(DataSpec(path="csv", data_files="rows.txt"))
+    assert (inputs, str(where.named([1])[0])) == (["first", "second"], "row 2 (id '8')")
+    (tmp_path / "words.json").write_text('{"words": ["A", "cat"], "tags": ["O", "O"], "id": ["x", "y"]}')
+    where, inputs = names_of("words.json", ColumnsSpec(tokens="words"), "token-classification")
+    assert (inputs, str(where.named([0])[0])) == ([["A", "cat"]], "row 1")
+    (tmp_path / "a, b.csv").write_text("id,text,label\n7,first,a\n8,second,b\n")
+    assert str(names_of("a, b.csv")[0].named([1])[0]) == "row 2 (id '8')"
+
+
+def test_an_expression_that_is_a_path_too_has_no_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("id,text,label\n7,first,a\n8,second,b\n")
+    datasets.Dataset.from_dict({"id": ["other"] * 2, "text": ["x"] * 2}).save_to_disk("train")
+    spec = DataSpec(path="csv", data_files={"train": "mine.csv"}, split={"train": "train"})
+    assert str(names_of(spec)[0].named([1])[0]) == "row 2"
+
+
+def test_files_that_have_changed_have_no_ids(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,text,label\n7,first,a\n8,second,b\n")
+    where, _ = names_of(str(path))
+    assert str(where.named([0])[0]) == "row 1 (id '7')"
+    path.write_text("id,text,label\n8,second,b\n7,first,a\n")
+    assert str(where.named([0])[0]) == "row 1"
