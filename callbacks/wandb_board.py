@@ -43,8 +43,9 @@ class WandbBoard:
 
     def begin(self) -> None:
         """Log the provenance of the run: versions and digests, without any text of its rows."""
-        facts = {"continual-petl": VERSION, **learned_from(self._store)}
-        self._sink.guarded(lambda: self._sink.logger.log_hyperparams(facts))
+        self._sink.guarded(
+            lambda: self._sink.logger.log_hyperparams({"continual-petl": VERSION, **learned_from(self._store)})
+        )
 
     def after(self, task: str) -> None:
         """Show a learned task."""

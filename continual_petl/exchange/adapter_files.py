@@ -149,7 +149,9 @@ def read_options(
         return cls.model_validate({key: value for key, value in content.items() if key in known})
     except ValidationError as error:
         first = error.errors()[0]
-        where, why = ".".join(map(str, first["loc"])) or "config", first["msg"].replace("Input should", "it should")
+        where = ".".join(map(str, first["loc"])) or "config"
+        why = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        why = "the key is missing" if first["type"] == "missing" else why
         raise refused(where, first.get("input"), f"{why}; the file is damaged, or a bank has no such option") from error
 
 

@@ -58,6 +58,8 @@ def kind_of_adapter(files: AdapterFiles, task_type: str | None, backbone: Backbo
     chosen = next((kind for kind in possible if kind == named), None)
     if chosen is None:
         said = f"got {named!r}" if named is not None else "the adapter does not say what it predicts"
+        if named is None and of_type:
+            said = f"this backbone cannot learn {known_names(of_type)}, which the adapter is for"
         raise InputError(
             f"kind: {said}; allowed for this adapter (task_type {task_type}) on this backbone: "
             f"{known_names(possible) if possible else 'none'}. "

@@ -22,7 +22,7 @@ class WrongRow:
     """One row with a wrong prediction. Long texts are truncated and end in an ellipsis."""
 
     row: int
-    """1-based number of the row in its file or data set, where `limits` and the choice of labels leave out no rows."""
+    """1-based number of the row in its file or data set, counted before `limits` and the choice of labels leave out rows."""
     given: tuple[str, ...]
     """The value in each column; for an image, its path."""
     correct: str

@@ -85,8 +85,9 @@ class Catalog:
             Unreadable: if the certificate cannot be read; the task may have been forgotten since the last call of `refresh`.
         """
         if seal := self.seals.get(task):
-            if seal in self._certificates:
-                return self._certificates[seal]
+            # `refresh` replaces these mappings in another thread: each is looked up once.
+            if (kept := self._certificates.get(seal)) is not None:
+                return kept
             try:
                 certificate = self.store.certificate(task)
             except StoreError as error:
@@ -110,9 +111,9 @@ class Catalog:
         per_task = list[AcceptedRows]()
         for task, seal in seals.items():
             with suppress(Problem):  # it cannot be read at the moment; a request for the task says so
-                if seal not in self._taken:
-                    self._taken[seal] = AcceptedRows.by(self.certificate(task))
-                per_task.append(self._taken[seal])
+                own = self._taken.get(seal) or AcceptedRows.by(self.certificate(task))
+                self._taken[seal] = own
+                per_task.append(own)
         together = AcceptedRows.union(per_task)
         if len(per_task) == len(seals):
             self._together = (seals, together)
@@ -124,14 +125,14 @@ class Catalog:
         Raises:
             Problem: see `certificate`.
         """
-        seal = self.seals.get(task, "")
-        if seal not in self._entries:
-            certificate = self.certificate(task)
-            try:
-                known = entry_of(self.store, task)
-            except StoreError as error:
-                raise Unreadable(task) from error
-            labels = None if certificate.labels is None else list(certificate.labels)
-            own = {"pair": certificate.pair, "routing": ROUTER in certificate.files, "seal": certificate.seal}
-            self._entries[seal] = known | {"labels": labels} | own
-        return self._entries[seal]
+        if (entry := self._entries.get(self.seals.get(task, ""))) is not None:
+            return entry
+        certificate = self.certificate(task)
+        try:
+            known = entry_of(self.store, task)
+        except StoreError as error:
+            raise Unreadable(task) from error
+        labels = None if certificate.labels is None else list(certificate.labels)
+        own = {"pair": certificate.pair, "routing": ROUTER in certificate.files, "seal": certificate.seal}
+        entry = self._entries[certificate.seal] = known | {"labels": labels} | own
+        return entry

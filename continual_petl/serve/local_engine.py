@@ -101,6 +101,11 @@ class LocalEngine(Engine):
             self._runs["labels"] = ServedRun(self._folder, self._settings, generates=False)
             self._runs["labels"].load()
 
+    async def start(self, seen: Seen) -> None:
+        """Load the backbone and start the queue of labels, so that it is in the metrics from the beginning."""
+        await super().start(seen)
+        self._queue("labels")
+
     async def stop(self) -> None:
         """Answer all accepted requests, then stop."""
         await asyncio.gather(*(queue.stop() for queue in self._queues.values()))

@@ -212,7 +212,7 @@ class _JsonForm(RowForm):
         if name == "options":
             what = f"options: {why}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from"
             what = what if isinstance(value, list) else f"options: it is not a list of texts; {self.cells}"
-        elif all(isinstance(word, str) for word in words):
+        elif all(isinstance(word, str) for word in words) and not all(word.strip() for word in words):
             several = len(self.columns) > 1 or len(words) > 1
             what = "one of its texts is empty; fill it" if several else "it is empty; every row needs a text"
         elif why:

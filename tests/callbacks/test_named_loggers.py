@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import WandbLogger
 from continual_petl import InputError, StoreError, learn
 from continual_petl.callbacks import Loggers, named_loggers
 from continual_petl.callbacks.sink import Axes, Sink
-from continual_petl.callbacks.wandb_board import tables
+from continual_petl.callbacks.wandb_board import WandbBoard, tables
 from continual_petl.cli.main import main
 from continual_petl.report.page.sections import sections
 from continual_petl.report.read_facts import read_facts
@@ -298,3 +298,25 @@ def test_offline_wandb_run_can_be_read(backbone_folder: Folder, nobody: Path) ->
     assert steps[-1] == 4, steps
     assert {"train/loss", "val/accuracy", "run/acc", "tables/R", "figures/matrix"} <= names_logged
     assert set(artifacts) == {"bank-one", "bank-two"}
+
+
+def test_a_store_that_cannot_be_read_does_not_stop_learning(tmp_path: Path) -> None:
+    class Damaged:
+        folder = tmp_path
+
+        def pinned(self) -> Any:
+            raise OSError("backbone.json is damaged")
+
+    failures: list[str] = []
+
+    class Guarding:
+        logger = SimpleNamespace(log_hyperparams=print)
+
+        def guarded(self, write: Callable[[], object]) -> None:
+            try:
+                write()
+            except OSError as error:
+                failures.append(str(error))
+
+    WandbBoard(cast(Any, Damaged()), cast(Any, Guarding()), log_banks=False).begin()
+    assert failures == ["backbone.json is damaged"]

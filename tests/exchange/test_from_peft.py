@@ -152,7 +152,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"modules_to_save": [], "target_modules": ["value"]}, "peft would not load the tensors of"),
     (
         {"task_type": "CAUSAL_LM"},
-        "(task_type CAUSAL_LM) on this backbone: none. Import it into a run on its own base model",
+        "this backbone cannot learn causal-lm, which the adapter is for; allowed for this adapter (task_type CAUSAL_LM) "
+        "on this backbone: none. Import it into a run on its own base model",
     ),
     ({"peft_type": "IA3"}, "does not belong to peft_type IA3|no tensor belongs to peft_type IA3"),
 ]

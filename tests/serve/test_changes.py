@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -105,6 +106,31 @@ def test_rereading_the_folder_keeps_certificates(
     assert catalog.refresh()
     monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_certificate", None)
     assert all(catalog.certificate(name) is certificate for name, certificate in before.items())
+
+
+class Replaced(dict[str, Any]):
+    """A mapping that another thread replaces by an empty one between two looks at it."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default) if self.looks == 1 else default
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+
+def test_refresh_in_another_thread_never_takes_what_is_being_looked_up(own: Path) -> None:
+    catalog = Catalog(own)
+    entry, taken = catalog.entry("first"), catalog.taken()
+    certificate = catalog.certificate("first")
+    catalog._together = None
+    for name in ("_certificates", "_entries", "_taken"):
+        setattr(catalog, name, Replaced(getattr(catalog, name)))
+    assert catalog.entry("first") == entry
+    assert catalog.certificate("first") is certificate
+    assert catalog.taken() == taken
 
 
 def test_replaced_task_answers_with_its_new_bank(own: Path, opened: Open, backbone_folder: Folder) -> None:
