@@ -104,7 +104,7 @@ def learn_bank(
         _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
     curve, parents = curve_of(run.folder), parents_of(session, plan) if start is None else start.taken.parents
-    learned = scored(
+    return scored(
         run,
         curve,
         _kept(curve, plan),
@@ -113,9 +113,8 @@ def learn_bank(
         parent=parents[0] if len(parents) == 1 else None,
         start=start,
         training_attention=run.training_attention,
+        stop=f"before task {plan.name!r} was committed; its progress is saved",
     )
-    request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
-    return learned
 
 
 NO_CURVE = Curve(losses=(), scores=())
@@ -128,6 +127,7 @@ def scored(
     *,
     notices: tuple[str, ...] = (),
     lost: tuple[str, ...] = (),
+    stop: str = "",
     **facts: Any,
 ) -> TrainedBank:
     """Score a trained bank, and return it with everything that its certificate will record.
@@ -138,10 +138,13 @@ def scored(
         kept: the step of the kept bank; see `History`.
         notices: notices for the certificate, besides those of the data.
         lost: see `TrainedBank`.
+        stop: what to say if a stop was asked for while the splits were predicted; empty: the caller stops.
         facts: more fields of `LearnedTask`.
     """
     session, plan, backbone = run.session, run.plan, run.backbone
     scores, answers = _predict_splits(run)
+    if stop:
+        run.request.stop_here(stop)
     if facts.get("training_attention") == backbone.attention:
         del facts["training_attention"]  # only recorded if the bank predicts with another one
     learned = TrainedBank(

@@ -40,11 +40,13 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.forms.base import Site
 from continual_petl.banks.config.spec import Activation, Modification
+from continual_petl.banks.forms import form_of
 from continual_petl.banks.forms.attention import Prefix
 from continual_petl.banks.forms.base import Placement, key
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of
+from continual_petl.banks.forms.rescale import FORM as RESCALE
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapter_files import Text
@@ -308,7 +310,7 @@ class LoraMethod(Method):
     def of(cls, subject: Subject, rows: Sequence[Modification]) -> list[tuple[Method, Sequence[Modification]]]:
         """Return the one method of a bank's low-rank changes, or of its factors; see `Method.of`."""
         first, sites = rows[0], [row.modifies for row in rows]
-        if first.form == "rescale":
+        if form_of(first) is RESCALE:
             if not same_options(rows):
                 raise refused(
                     subject, f"its factors are at {', '.join(sites)}, and adapters has one vector at each place"
