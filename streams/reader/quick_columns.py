@@ -1,7 +1,7 @@
 """The columns of long files, without a Python object for each row.
 
-Rows that are read one by one can each be named in a message; the columns of a million rows are read five times as fast at
-once. Parquet and arrow files are read in this way by the same code, csv by pyarrow, whose rules for quotation marks are
+Rows that are read one by one can each be named in a message; a million rows are read faster by their columns.
+Parquet and arrow files are read in this way by the same code, csv by pyarrow, whose rules for quotation marks are
 those of the standard library. A csv file in which anything is unusual is left to `read_records`, which says what it is. JSON
 is not read by pyarrow (26.0): ``null`` between two objects ends the process.
 """
