@@ -31,7 +31,7 @@ def quick_columns(
         path: path of the file.
         limits: limits of the task.
         wanted: what is read: some columns by name.
-        names: all columns of the file, as `Wanted.header` was told.
+        names: the names of all columns of the file, in their order.
         reader: as in `read_records`.
 
     Raises:
