@@ -12,7 +12,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,7 +32,7 @@ from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 _DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, ArithmeticError)
-_BYTES_AT_ONCE, _ROWS_AT_ONCE = 2**25, 2**20
+_BYTES_AT_ONCE = 2**25
 
 
 def columnar_records(place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted) -> Iterator[Numbered]:
@@ -61,15 +63,23 @@ def columns_by_part(
     place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted
 ) -> Iterator[Mapping[str, list[Any]]]:
     """Yield the columns that are asked for, of as many rows at once as take little memory; otherwise `columnar_records`."""
-    return (columns for _, columns in _parts(place, path, kind, limits, wanted, {}))
+    return (columns for _, columns in _parts(place, path, kind, limits, wanted))
 
 
 def _parts(
-    place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted, rest: dict[str, list[Any]]
+    place: str,
+    path: str,
+    kind: str,
+    limits: LimitsSpec,
+    wanted: Wanted,
+    rest: dict[str, list[Any]] | None = None,
 ) -> Iterator[tuple[int, Mapping[str, list[Any]]]]:
-    """Yield the columns of some rows with their number; before the first, ``rest`` gets the texts of other columns."""
+    """Yield the columns of some rows with their number; before the first, ``rest`` gets the texts of other columns.
+
+    With ``rest``, fewer rows are decoded at once, since a caller may only want the first.
+    """
     columns, typed = wanted.columns, wanted.typed
-    open_batches = _parquet if kind == "parquet" else _arrow
+    open_batches = partial(_parquet, most=2**20 if rest is None else 2**14) if kind == "parquet" else _arrow
     number, size, packed = 0, 0, os.path.getsize(path)
     with _readable(place, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _arrow_schema(path)
@@ -86,10 +96,12 @@ def _parts(
                 "it as another type, such as texts, numbers or lists of these, or remove it from the file"
             )
         wanted.header(schema.names)
-        others, decode = [name for name in schema.names if name not in names], _decoders(schema)
-        rest |= dict.fromkeys(others, [None] * FULL_ROWS)
-        if texts := [name for name in others if _is_text(schema.field(name).type)]:
-            rest |= _first_texts(open_batches(place, path, limits, texts), texts)
+        decode = _decoders(schema)
+        if rest is not None:
+            others = [name for name in schema.names if name not in names]
+            rest |= dict.fromkeys(others, [None] * FULL_ROWS)
+            if texts := [name for name in others if _is_text(schema.field(name).type)]:
+                rest |= _first_texts(open_batches(place, path, limits, texts), texts)
         for batch in open_batches(place, path, limits, names):
             sizes = {name: _size(batch[name]) for name in names}
             size += sum(sizes.values()) or batch.num_rows
@@ -146,7 +158,7 @@ def is_beyond(column: Any, limits: LimitsSpec) -> bool:
     return _first_beyond(column, limits.cell_chars) is not None
 
 
-def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
+def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str], most: int) -> Iterator[Any]:
     with pq.ParquetFile(path) as file:
         texts = [
             each.path for each in map(file.schema.column, range(len(file.schema))) if each.physical_type == "BYTE_ARRAY"
@@ -154,10 +166,10 @@ def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) ->
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     claimed, encoded = [group.num_rows for group in groups], sum(group.total_byte_size for group in groups)
     check_unpacked(place, os.path.getsize(path), encoded, limits)
-    num_rows, at_once = 0, max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * sum(claimed) // max(1, encoded)))
+    num_rows, at_once = 0, max(1, min(most, _BYTES_AT_ONCE * sum(claimed) // max(1, encoded)))
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for group in range(len(groups)):  # nested texts cannot be read across groups
-            for batch in file.iter_batches(batch_size=at_once, row_groups=[group], columns=list(names)):
+            for batch in _ahead(file.iter_batches(at_once, [group], list(names), use_threads=False)):
                 num_rows += batch.num_rows
                 yield batch
     if min(claimed, default=0) < 0 or sum(claimed) != num_rows:
@@ -165,6 +177,15 @@ def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) ->
             f"{place}: the file claims to have {sum(claimed):,} rows, but {num_rows:,} can be read, so it is damaged: copy, "
             "download or write it again"
         )
+
+
+def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches, each while the next is decoded in another thread."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
 
 
 def _arrow(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
@@ -340,13 +361,15 @@ def _first_beyond(array: Any, limit: int) -> int | None:
     if pa.types.is_map(kind):
         return _first_beyond(_pairs(array), limit)
     if pa.types.is_dictionary(kind):
-        if not _is_text(kind.value_type):
+        if not _is_text(kind.value_type) or _first_beyond(array.dictionary, limit) is None:
             return None
         lengths = pc.utf8_length(array.dictionary).take(array.indices)
     elif pa.types.is_string_view(kind):
         fits = _view_lengths(array).max(initial=0) <= limit
         return None if fits else _first_beyond(array.cast(pa.large_string()), limit)
     elif _is_text(kind):
+        if (pc.max(pc.binary_length(array)).as_py() or 0) <= limit:  # each character has a byte, or more
+            return None
         lengths = pc.utf8_length(array)
     elif _is_list(kind):
         inner = _first_beyond(array.flatten(), limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -17,7 +18,17 @@ Header = Callable[[Sequence[str]], None]
 """Told of the names of all columns of a file before its first row, unless each row names its own, as in JSON."""
 FULL_ROWS = 1_000
 """The first rows have all columns, also those that are not asked for, so that a caller can say what is not read."""
+GONE: Any = object()
+"""In a column, stands for the cell of a row that has none."""
 _SHOWN = 5
+
+
+def column_of(rows: Sequence[Record], name: str) -> list[Any]:
+    """Return the cells of a column; `GONE` where a row has none."""
+    try:
+        return [*map(itemgetter(name), rows)]
+    except KeyError:
+        return [row.get(name, GONE) for row in rows]
 
 
 class FaultyRows:

@@ -6,14 +6,12 @@ piece by piece; only an object that holds all rows is completely in memory at on
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from continual_petl.errors import InputError, show
@@ -30,8 +28,6 @@ _LARGEST_OBJECT = 2**29
 """Maximum number of characters of an object that holds all rows."""
 _LARGEST_MEMORY = 2**32
 """Maximum number of bytes that a value may take in memory; a list or object takes some 60 each, other values 30."""
-_BETWEEN = secrets.token_hex(16)
-"""Stands between two lines, where no file can have it: nothing else may be there, such as the rest of an object."""
 _AT_LEAST = 2**16
 """Number of characters of a list that are read at once."""
 
@@ -52,7 +48,7 @@ def json_records(
         InputError: if the file is not JSON, or holds no objects.
     """
     if lines:
-        yield from _by_block(file, bad, columns)
+        yield from rows_of_lines(1, file.lines(), file, bad, columns)
     else:
         yield from _valid(_document(file, columns, lists), file, bad, columns)
 
@@ -99,29 +95,11 @@ def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool
         return True
 
 
-def _by_block(file: TextFile, bad: Bad, columns: Collection[str] | None) -> Iterator[Numbered]:
-    """Yield the rows of lines: of many at once where they are one plain object each, otherwise one by one."""
-    number = 1
-    for block in file.blocks():
-        found = _plain(block) if len(block) <= file.limits.cell_chars else None
-        if found is None:
-            yield from _valid(_lines(number, io.StringIO(block, newline="\n"), bad, columns), file, bad, columns)
-        else:
-            yield from zip(count(number), found, strict=False)
-        number += block.count("\n")
-
-
-def _plain(block: str) -> list[Any] | None:
-    """Return the objects of lines that hold one each; None if some line needs a closer look."""
-    lines = block.removesuffix("\n")
-    num_lines = lines.count("\n") + 1
-    if lines[:1] + lines[-1:] != "{}" or lines.count("}\n{") + 1 != num_lines or _SURROGATE.search(lines):
-        return None
-    try:
-        found = _DECODER.decode("[" + lines.replace("\n", f'\n,"{_BETWEEN}",') + "]")
-    except (ValueError, RecursionError):
-        return None
-    return found[::2] if found[1::2] == [_BETWEEN] * (num_lines - 1) and len(found) == 2 * num_lines - 1 else None
+def rows_of_lines(
+    first: int, lines: Iterable[str], file: TextFile, bad: Bad, columns: Collection[str] | None
+) -> Iterator[Numbered]:
+    """Yield the rows of lines of which the first has this number; otherwise like `json_records`."""
+    return _valid(_lines(first, lines, bad, columns), file, bad, columns)
 
 
 def _lines(

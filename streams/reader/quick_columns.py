@@ -1,24 +1,28 @@
 """The columns of long files, without a Python object for each row.
 
 Rows that are read one by one can each be named in a message; a million rows are read faster by their columns.
-Parquet and arrow files are read in this way by the same code, csv by pyarrow, whose rules for quotation marks are
-those of the standard library. A csv file in which anything is unusual is left to `read_records`, which says what it is. JSON
-is not read by pyarrow (26.0): ``null`` between two objects ends the process.
+Parquet and arrow files are read in this way by the same code. Text is parsed by pyarrow (26.0) where it reads what the
+standard library would: a csv file in which anything is unusual is left to `read_records`, which says what it is, and so are
+those lines of JSON that hold more than one brace at each end.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.streams.reader.records import format_of, reader_of
+from continual_petl.streams.reader.faulty_rows import GONE, FaultyRows, column_of
+from continual_petl.streams.reader.json_records import has_lines, rows_of_lines
+from continual_petl.streams.reader.records import LINES, format_of, reader_of
 from continual_petl.streams.reader.text_file import TextFile
 from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
-_CHARS_AT_ONCE = 2**20
+_BYTES_AT_ONCE = 2**22
 
 
 def quick_columns(
@@ -31,16 +35,25 @@ def quick_columns(
         path: path of the file.
         limits: limits of the task.
         wanted: what is read: some columns by name.
-        names: the names of all columns of the file, in their order.
+        names: the names of all columns of the file, in their order; none if each row names its own.
         reader: as in `read_records`.
 
+    Returns:
+        Columns of equal lengths; a cell that a row does not have is `GONE`, or None if other rows have one.
+
     Raises:
-        InputError: as `read_records` does, of parquet and arrow files.
+        InputError: as `read_records` does, of JSON, parquet and arrow files.
     """
     kind = reader or reader_of(path)
-    if kind not in ("csv", "parquet", "arrow") or not wanted.columns or not wanted.columns & {*names}:
+    if not wanted.columns:
         return None
+    if kind == "json":
+        file = TextFile(path, place, limits)
+        is_quick = has_lines(file, wanted.lists, named_so=format_of(path) in LINES)
+        return _of_json_lines(file, {name: [] for name in wanted.columns}) if is_quick else None
     read = {name: list[Any]() for name in names if name in wanted.columns}
+    if kind not in ("csv", "parquet", "arrow") or not read:
+        return None
     if kind == "csv":
         return _of_csv(TextFile(path, place, limits), read, names, tabs=format_of(path) == ".tsv")
     from continual_petl.streams.reader.columnar import columns_by_part  # importing pyarrow takes a moment
@@ -51,26 +64,107 @@ def quick_columns(
     return read
 
 
+def _of_json_lines(file: TextFile, read: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    types: dict[str, Any] | None = None
+    number, repeating, faulty = 1, {*read}, FaultyRows(file.place, "line")
+    for block in file.blocks():
+        cells = (
+            None if types is None or len(block) > file.limits.cell_chars else _of_flat_lines(block, types, repeating)
+        )
+        if cells is None:
+            lines = io.StringIO(block, newline="\n")
+            rows = [row for _, row in rows_of_lines(number, lines, file, faulty, read.keys())]
+            cells = {name: column_of(rows, name) for name in read}
+            types = types or _types_of(cells)
+        for name, column in read.items():
+            column += cells[name]
+        number += block.count("\n")
+    faulty.check()
+    return read
+
+
+def _types_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any] | None:
+    """Return the arrow types of columns of texts, integers or booleans; None if a column holds something else."""
+    import pyarrow as pa
+
+    types = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+    found = {name: {*map(type, cells)} - {type(None), type(GONE)} or {str} for name, cells in columns.items()}
+    if all(len(kinds) == 1 and kinds <= types.keys() for kinds in found.values()):
+        return {name: types[kinds.pop()] for name, kinds in found.items()}
+    return None
+
+
+def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) -> dict[str, list[Any]] | None:
+    """Return columns of lines that hold one object each, without objects in them; None if some line needs a closer look.
+
+    pyarrow takes objects one after the other, wherever their lines end, and ends the process if there is something else
+    between them. So each line may have only two braces, its first and last character: then it is one object, or no JSON.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.json as arrow_json
+
+    data = block.removesuffix("\n").encode()
+    marks = np.frombuffer(data, np.uint8)
+    starts = np.flatnonzero(marks == ord("\n")) + 1
+    opened, closed = np.flatnonzero(marks == ord("{")), np.flatnonzero(marks == ord("}"))
+    if not np.array_equal(opened, np.append(0, starts)) or not np.array_equal(
+        closed, np.append(starts - 2, len(data) - 1)
+    ):
+        return None
+    try:
+        table = arrow_json.read_json(
+            pa.BufferReader(data),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            arrow_json.ParseOptions(explicit_schema=pa.schema(types), unexpected_field_behavior="ignore"),
+        )
+    except (OSError, ValueError):  # pyarrow's errors are of these types, too
+        return None
+    if len(table) != len(opened):
+        return None
+    found = dict[str, list[Any]]()
+    for name in types:
+        if table[name].null_count < len(table):
+            found[name] = _cells(name, table[name], repeating)
+        elif json.dumps(name) in block or "\\" in block:  # null, or not there
+            return None
+        else:
+            found[name] = [GONE] * len(table)
+    return found
+
+
+def _cells(name: str, column: Any, repeating: set[str]) -> list[Any]:
+    """Return the cells of a column; equal texts are one object, until the column is found not to repeat its texts."""
+    from continual_petl.streams.reader.columnar import cells_of
+
+    if name in repeating:
+        encoded = column.combine_chunks().dictionary_encode()
+        if 2 * len(encoded.dictionary) <= len(encoded):
+            return cells_of(encoded)
+        repeating.remove(name)
+    return cells_of(column)
+
+
 def _of_csv(
     file: TextFile, read: dict[str, list[Any]], names: Sequence[str], *, tabs: bool
 ) -> dict[str, list[Any]] | None:
     if any("\n" in name or "\r" in name for name in names):
         return None
     parser = _CsvParser(file, read, names, tabs=tabs)
-    parts, size, marks = list[str](), 0, 0
+    parts, size, marks = list[bytes](), 0, 0
     try:
         for block in file.blocks(newline=""):
-            parts.append(block)
-            size += len(block)
+            parts.append(block.encode())
+            size += len(parts[-1])
             marks += 0 if tabs else block.count('"')
-            if size > _CHARS_AT_ONCE and marks % 2 == 0:  # otherwise a quoted text goes on
-                parser.parse("".join(parts))
+            if size > _BYTES_AT_ONCE and marks % 2 == 0:  # otherwise a quoted text goes on
+                parser.parse(parts)
                 parts, size = [], 0
-            elif size > 16 * _CHARS_AT_ONCE:
+            elif size > 16 * _BYTES_AT_ONCE:
                 return None
         if parts:
-            parser.parse("".join(parts))
-    except (InputError, OSError, ValueError):  # pyarrow's errors are of these types, too
+            parser.parse(parts)
+    except (InputError, OSError, ValueError):
         return None
     return read
 
@@ -102,14 +196,16 @@ class _CsvParser:
             newlines_in_values=not tabs,
             invalid_row_handler=self._other,
         )
-        self._types = arrow_csv.ConvertOptions(include_columns=[*read], column_types=dict.fromkeys(read, pa.string()))
+        self._types = arrow_csv.ConvertOptions(
+            include_columns=[*read], column_types=dict.fromkeys(read, pa.string()), check_utf8=False
+        )
 
     def _other(self, row: Any) -> str:
         self._others.append(row.text)
         return "skip" if row.text == self._end else "error"
 
-    def parse(self, lines: str) -> None:
-        """Add the rows of some lines.
+    def parse(self, lines: Sequence[bytes]) -> None:
+        """Add the rows of some lines, in pieces that end where a line does.
 
         Raises:
             ValueError: if a row is not like the others, a quotation mark is not closed, or a text is too long.
@@ -117,10 +213,10 @@ class _CsvParser:
         import pyarrow as pa
         import pyarrow.csv as arrow_csv
 
-        from continual_petl.streams.reader.columnar import cells_of, is_beyond
+        from continual_petl.streams.reader.columnar import is_beyond
 
-        lines = lines if self._skipped else "\n" + lines  # pyarrow drops a byte order mark that text begins with
-        data = f"{lines}\n{self._end}\n".encode()
+        first = b"" if self._skipped else b"\n"  # pyarrow drops a byte order mark that text begins with
+        data = b"".join([first, *lines, f"\n{self._end}\n".encode()])
         whole = arrow_csv.ReadOptions(
             column_names=self._names, skip_rows=self._skipped, block_size=len(data) + 1, use_threads=False
         )
@@ -131,14 +227,4 @@ class _CsvParser:
             raise ValueError("a quotation mark is not closed, or a text is too long")
         self._others, self._skipped = [], 0
         for name, cells in self._read.items():
-            cells += cells_of(self._encoded(name, table[name].slice(0, len(table) - alone)))
-
-    def _encoded(self, name: str, column: Any) -> Any:
-        """Return a column of few different texts as a dictionary: equal texts are one object then."""
-        if name not in self._repeating:
-            return column
-        encoded = column.combine_chunks().dictionary_encode()
-        if 2 * len(encoded.dictionary) <= len(encoded):
-            return encoded
-        self._repeating.remove(name)
-        return column
+            cells += _cells(name, table[name].slice(0, len(table) - alone), self._repeating)

@@ -37,6 +37,8 @@ READER_OF_SUFFIX = {
     ".txt": "text",
 }
 """The reader for each suffix; one of `PACKED` may follow, except for parquet, arrow and feather."""
+LINES = (".jsonl", ".ndjson")
+"""Suffixes of JSON with one object per line."""
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 FORMATS = (
     "csv, tsv, json, jsonl, parquet, arrow, feather, conll, conllu (text formats also with .gz, .bz2, .xz, .zst, .lz4)"
@@ -97,7 +99,7 @@ def read_records(
             return
         file, by_line = TextFile(path, place, limits), True
         if kind == "json":
-            by_line = has_lines(file, wanted.lists, named_so=format_of(path) in (".jsonl", ".ndjson"))
+            by_line = has_lines(file, wanted.lists, named_so=format_of(path) in LINES)
         faulty = FaultyRows(place, "line" if by_line else "row")
         if kind == "json":
             yield from json_records(file, bad or faulty, wanted.columns, wanted.lists, lines=by_line)

@@ -124,7 +124,7 @@ class TextFile:
 
     def blocks(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
         """Yield the content in pieces that end where a line does; otherwise like `lines`."""
-        most, number = self.max_line, 0
+        most, before = self.max_line, 0  # characters before the block
         begun, size = list[str](), 0  # pieces of the line that goes on in the next piece
         for piece in self.pieces():
             end = piece.rfind("\n") + 1
@@ -134,20 +134,21 @@ class TextFile:
             if end or ended:
                 block = "".join([*begun, piece[:end]])
                 if len(block) > most:
-                    for at, line in enumerate(io.StringIO(block, newline=newline), 1):
+                    for at, line in enumerate(io.StringIO(block, newline=newline)):
                         if len(line) > most:
-                            raise self._long_line(number + at)
-                number += block.count("\n") + (0 if newline else block.count("\r") - block.count("\r\n"))
+                            raise self._long_line(before, newline, at)
+                before += len(block)
                 yield block
                 begun, size = [], 0
             begun.append(piece[end:])
             size += len(begun[-1])
             if size > most:
-                raise self._long_line(number + 1)
+                raise self._long_line(before, newline)
         if size:
             yield "".join(begun)
 
-    def _long_line(self, number: int) -> InputError:
+    def _long_line(self, before: int, newline: str, further: int = 0) -> InputError:
+        number = self._line_after(before, newline) + further
         return InputError(
             f"{self.place}: line {number:,} is longer than {self.max_line:,} characters ({_LINE_OF_CELLS} times "
             "limits.cell_mb): does this file have one row per line? "
@@ -156,7 +157,7 @@ class TextFile:
 
     def pieces(self, size: int = 2**18) -> Iterator[str]:
         """Yield the content in pieces of at most ``size`` characters; otherwise like `lines`."""
-        line = 1
+        before = 0
         try:
             with (
                 memory_reported(self.place),
@@ -165,16 +166,24 @@ class TextFile:
             ):
                 while piece := text.read(size):
                     if "\0" in piece:
-                        self._check_nuls(piece, line)
-                    line += piece.count("\n")
+                        self._check_nuls(piece, before)
+                    before += len(piece)
                     yield piece
         except UnicodeDecodeError:
             raise self._bad_byte() from None
 
-    def _check_nuls(self, piece: str, line: int) -> None:
+    def _line_after(self, size: int, newline: str = "\n") -> int:
+        """Return the number of the line that follows ``size`` characters; only errors need it, so nothing else counts."""
+        number, pieces, ends = 1, self.pieces(), io.IncrementalNewlineDecoder(None, translate=not newline)
+        while size > 0 and (piece := next(pieces, "")):
+            number += ends.decode(piece[:size], final=size <= len(piece)).count("\n")
+            size -= len(piece)
+        return number
+
+    def _check_nuls(self, piece: str, before: int) -> None:
         """Refuse many NUL characters, as in a file of which a part was never written; a few are characters like others."""
         if _NULS in piece or piece.count("\0") > max(len(_NULS), len(piece) / 16):
-            line += piece.count("\n", 0, piece.index("\0"))
+            line = self._line_after(before) + piece.count("\n", 0, piece.index("\0"))
             raise InputError(
                 f"{self.place}: line {line:,} holds many NUL bytes, so this is binary data, or a part of the file was never "
                 "written: give a file of UTF-8 text, or copy, download or write it again"

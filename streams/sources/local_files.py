@@ -18,7 +18,7 @@ from typing import Any
 from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError, counted, known_names
 from continual_petl.streams.reader.bounds import check_regular, check_unpacked
 from continual_petl.streams.reader.delimited import shown_columns
-from continual_petl.streams.reader.faulty_rows import FULL_ROWS, Record
+from continual_petl.streams.reader.faulty_rows import FULL_ROWS, GONE, Record, column_of
 from continual_petl.streams.reader.folders import entries_of
 from continual_petl.streams.reader.quick_columns import quick_columns
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
@@ -44,7 +44,6 @@ _PART = re.compile(r"(\d+)[-_]of[-_](\d+)[^.]*")
 """What the name of a file says if it is one part of a split; a fingerprint may follow."""
 _MOST_COLUMNS = 10_000
 """Of a table that is inspected, besides those of one row: with more, each row has columns of its own."""
-_GONE = object()
 """A cell that a row does not have."""
 
 
@@ -307,7 +306,7 @@ class _Table:
                 self.add_names(place, row)
         names = self._names if self._wanted is None else self._wanted
         for name in names:
-            self._column(name).extend([row.get(name, _GONE) for row in rows])
+            self._column(name).extend(column_of(rows, name))
         self.add_others(rows)
         self._num_rows += len(rows)
 
@@ -321,22 +320,23 @@ class _Table:
         """Add rows as columns of equal lengths."""
         num_rows = len(next(iter(columns.values())))
         for name in self._wanted or ():
-            self._column(name).extend(columns.get(name) or repeat(_GONE, num_rows))
+            self._column(name).extend(columns.get(name) or repeat(GONE, num_rows))
         self._num_rows += num_rows
 
     def filled(self) -> dict[str, list[Any]]:
         """Return the columns that are there, with None in place of a cell that a row does not have."""
         there = {name: self._column(name) for name in self._kept}
-        there = {name: values for name, values in there.items() if values.count(_GONE) < len(values)}
-        for name, values in there.items():
-            if _GONE in values:
-                there[name] = [None if value is _GONE else value for value in values]
+        for name, values in [*there.items()]:
+            if GONE in values:
+                there[name] = [None if value is GONE else value for value in values]
+                if values.count(GONE) == len(values):
+                    del there[name]
         return {name: there[name] if name in there else self._others.get(name, []) for name in {**self._names, **there}}
 
     def _column(self, name: str) -> list[Any]:
         """Return a column, as long as the table."""
         column = self._kept.setdefault(name, [])
-        column.extend(repeat(_GONE, self._num_rows - len(column)))
+        column.extend(repeat(GONE, self._num_rows - len(column)))
         return column
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
 from continual_petl.streams.reader import quick_columns as quick
+from continual_petl.streams.reader.faulty_rows import GONE
 from continual_petl.streams.reader.quick_columns import quick_columns
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.reader.text_file import TextFile
@@ -52,7 +53,7 @@ def test_any_text_is_read_as_one_by_one_or_not_at_all(
     path.write_bytes(ends.join([mark.join(names), *lines, ""][: data.draw(st.integers(2, 8))]).encode())
     columns = data.draw(st.sets(st.sampled_from(names), min_size=1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quick, "_CHARS_AT_ONCE", data.draw(st.sampled_from([3, 2**20])))
+        patch.setattr(quick, "_BYTES_AT_ONCE", data.draw(st.sampled_from([3, 2**20])))
         found = at_once(path, columns, names)
     try:
         expected, _ = one_by_one(path, columns)
@@ -101,7 +102,7 @@ def test_long_and_short_files_are_the_same_table(
     assert [*table] == ["text", "other", "label"]
     assert (table["text"], table["label"]) == (2 * texts, 2 * labels)
     assert table["other"] == (2 * texts)[:1000]
-    is_quick = num_rows >= 1000 and not suffix.startswith("json")
+    is_quick = num_rows >= 1000 and suffix != "json"
     assert [call is not None for call in calls] == ([is_quick] * 2 if num_rows >= 1000 else [])
 
 
@@ -186,7 +187,7 @@ def test_line_ends_in_quoted_texts_are_kept_wherever_a_block_ends(
     path.write_bytes(file.getvalue().encode())
     pieces = TextFile.pieces
     monkeypatch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
-    monkeypatch.setattr(quick, "_CHARS_AT_ONCE", 3 * size)
+    monkeypatch.setattr(quick, "_BYTES_AT_ONCE", 3 * size)
     assert at_once(path, {"text"}, ["text", "label"]) == {"text": texts}
     path.write_text("text,label\n" + '"' + "a,b\n" * 200 * size + '",x\n')
     assert at_once(path, {"text"}, ["text", "label"]) is None  # a long text is left to the other reader
@@ -195,3 +196,88 @@ def test_line_ends_in_quoted_texts_are_kept_wherever_a_block_ends(
 def test_a_wide_table_is_inspected(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.csv", {f"p{number}": ["1", "2"] for number in range(12_289)})
     assert len(read_table("t", [str(path)], Wanted(), DEFAULTS)) == 12_289
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.sampled_from('ab"\\{}[]:,\u2028é😀\0 '), max_size=4),
+    st.sampled_from([[1], {}, {"text": "x"}, "\ud800", "2020-01-01", 2**70]),
+)
+JSON_LINES = st.one_of(
+    st.dictionaries(st.sampled_from(["text", "label", "other"]), VALUES, max_size=3).map(json.dumps),
+    st.dictionaries(st.sampled_from(["text", "label"]), VALUES, max_size=2).map(
+        lambda row: json.dumps(row, separators=(",", ":"), ensure_ascii=False)
+    ),
+    st.lists(
+        st.sampled_from(
+            ['{"text": ', "{", "}", '"', '"a"', "null", " ", ",", "[", "]", "1", "1.0", "-0", '"label":', "\r"]
+        )
+    ).map("".join),
+    st.sampled_from(['{"text": "a", "text": "b"}', '{"te\\u0078t": "a"}', '{"text": "a"} null', '{"text": 1e2}', "{}"]),
+)
+
+
+FLAT_LINES = st.fixed_dictionaries({"text": st.text(max_size=3), "label": st.integers(-2, 2)}).map(json.dumps)
+
+
+def filled(cells: list[Any]) -> list[Any]:
+    return [None if cell is GONE else cell for cell in cells] if any(cell is not GONE for cell in cells) else cells
+
+
+@settings(max_examples=150)
+@given(
+    rows=st.lists(st.one_of(JSON_LINES, FLAT_LINES), min_size=1, max_size=12),
+    columns=st.sampled_from([{"text"}, {"text", "label"}, {"label", "absent"}]),
+    size=st.sampled_from([1, 20, 60, 2**18]),
+)
+def test_json_lines_have_the_same_rows_at_once(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[str], columns: set[str], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_bytes("\n".join(['{"text": "first", "label": 7}', *rows]).encode(errors="surrogatepass"))
+    pieces = TextFile.pieces
+    try:
+        found = [row for _, row in read_records("here", path, DEFAULTS, Wanted(columns))]
+        expected = repr({name: filled([row.get(name, GONE) for row in found]) for name in columns})  # types count, too
+    except InputError as error:
+        expected = str(error)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
+        try:
+            at_last = repr({name: filled(cells) for name, cells in at_once(path, columns, []).items()})
+        except InputError as error:
+            at_last = str(error)
+    assert at_last == expected
+
+
+@pytest.mark.parametrize(
+    "line", ['{"text": "a"} null {"text": "b"}', "[" * 100_000, '{"text": ' + "[" * 100_000, "5", '"}']
+)
+def test_lines_that_end_the_process_in_pyarrow_are_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(1500 * '{"text": "a"}\n' + line + "\n")
+    with pytest.raises(InputError, match="line 1,501: "):
+        read_table("t", [str(path)], Wanted({"text"}), DEFAULTS)
+
+
+@pytest.mark.parametrize("cell", ["x", 3, True, None, 0.5, ["x"]])
+def test_cells_of_long_json_keep_their_type(tmp_path: Path, cell: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "a", "label": cell}) + "\n" for _ in range(40_000)))
+    assert repr(read_table("t", [str(path)], Wanted({"text", "label"}), DEFAULTS)["label"]) == repr([cell] * 40_000)
+
+
+@pytest.mark.parametrize(("newline", "ends"), [("\n", "\n"), ("", "\r\n"), ("", "\r")])
+def test_a_line_that_is_too_long_is_named_wherever_pieces_end(tmp_path: Path, newline: Any, ends: str) -> None:
+    path = tmp_path / "a.txt"
+    for size in (1, 2, 3, 4, 5, 64):
+        path.write_bytes((3 * ("ab" + ends) + "c" * 17 * 10).encode())
+        file = TextFile(str(path), "here", LimitsSpec(cell_mb=0.00001))
+        with pytest.MonkeyPatch.context() as patch:
+            pieces = TextFile.pieces
+            patch.setattr(TextFile, "pieces", lambda self, _=0, size=size, pieces=pieces: pieces(self, size))
+            with pytest.raises(InputError, match="line 4 is longer than 160 characters"):
+                [*file.blocks(newline)]
