@@ -7,6 +7,7 @@ R is shown as a column for each of the last tasks, and one for all earlier ones.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -17,18 +18,17 @@ from typing import Any, cast
 import lightning as L
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
 
 from continual_petl.callbacks.base import WatchedRun, WatchedTask
-from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
-from continual_petl.store.folder.progress import seconds_so_far
 
 MAX_ROWS = 6
 _COLUMN, _SPACE = 10, 2
@@ -39,8 +39,6 @@ class NewestRow:
     """The scores after a task."""
 
     task: str
-    number: int
-    """Its 1-based position in the order tasks were learned."""
     scores: Mapping[str, float | None]
     """Scores by task; None if undefined."""
 
@@ -110,23 +108,34 @@ class LiveProgress(Progress):
         self._live: Live | None = None
         self._drawn = 0.0
         self._rows: deque[NewestRow] = deque(maxlen=MAX_ROWS)
-        self._run_pace = RunPace()
-        self._pace: Pace | None = None
-        self._task, self._number, self._num_tasks, self._epochs, self._loss = "", 0, 0, "", ""
+        # Only draws the bars and estimates the remaining time; it is never started. A fit may pause for long.
+        self._bars = Bars(auto_refresh=False, get_time=clock, speed_estimate_period=math.inf)
+        self._tasks, self._steps = (self._bars.add_task(unit, total=None, visible=False) for unit in ("tasks", "steps"))
+        self._total: float | None = None
+        self._task, self._index, self._epochs, self._loss = "", 0, "", ""
 
     @override
     def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
         super().on_task_start(run, task)
-        self._task, self._number, self._num_tasks = task.name, task.index + 1, run.num_tasks
-        # The pace of a resumed task includes its training time before the interruption.
-        self._run_pace.begin(self._clock() - seconds_so_far(run.store.progress_folder(task.name)))
-        self._pace, self._epochs, self._loss = None, "", ""
+        self._task, self._index = task.name, task.index
+        self._bars.update(self._tasks, total=run.num_tasks, completed=task.index, visible=True)
+        self._bars.advance(self._tasks, 0)  # time counts from here on: the first sample only has a time
+        self._bars.update(self._steps, visible=False)
+        self._total, self._epochs, self._loss = None, "", ""
         self._draw()
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._pace = Pace(trainer.estimated_stepping_batches, trainer.global_step, self._clock())
+        total = trainer.estimated_stepping_batches
+        self._total = total if math.isfinite(total) and total > 0 else None
+        # Steps of an earlier process do not count towards the pace of this one.
+        self._bars.remove_task(self._steps)
+        self._steps = self._bars.add_task("steps", total=self._total, completed=trainer.global_step)
+        self._bars.advance(self._steps, 0)
+        if trainer.global_step:
+            self._bars.reset(self._tasks)
+            self._stepped(trainer)
         if self._live is None and can_draw(self._console):
             self._live = Live(
                 console=self._console,
@@ -144,9 +153,9 @@ class LiveProgress(Progress):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self._live is None or self._pace is None or self._clock() - self._drawn < _SECONDS:
+        if self._live is None or self._clock() - self._drawn < _SECONDS:
             return  # a loss is read from its device only when it is shown
-        self._pace.done = trainer.global_step
+        self._stepped(trainer)
         self._epochs = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         loss = cast(ContinualLearner, pl_module).last_loss
         self._loss = f"loss {float(loss.mean):.4f}" if loss is not None and loss.weight else ""
@@ -154,18 +163,16 @@ class LiveProgress(Progress):
 
     @override
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._pace is not None:
-            self._pace.done = trainer.global_step
-            self._epochs, self._loss = "evaluating and certifying", ""
-            self._draw()
+        self._stepped(trainer)
+        self._epochs, self._loss = "evaluating and certifying", ""
+        self._draw()
 
     @override
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         super().on_task_end(run, task)
         known = {cell.task: cell.value for cell in task.cells if cell.status != "not measured"}
-        self._rows.append(NewestRow(task=task.name, number=task.index + 1, scores=known))
-        self._run_pace.end(self._clock())
-        self._number = task.index + 1
+        self._rows.append(NewestRow(task=task.name, scores=known))
+        self._bars.update(self._tasks, completed=task.index + 1)
         self._draw()
 
     @override
@@ -177,32 +184,29 @@ class LiveProgress(Progress):
 
     def renderable(self) -> RenderableType:
         """Return the current content of the display."""
-        now = self._clock()
         width = self._console.width
-        finished = len(self._rows) and self._rows[-1].number == self._number
-        done = self._number - (0 if finished else 1)
-        left = self._run_pace.left(now, self._num_tasks - done)
-        bars = Table.grid(padding=(0, 1))
         # If the terminal is too narrow for a bar, only numbers are shown.
         bar = max(0, min(30, width - 34))
-        for _ in range(3 if bar >= 5 else 2):
-            bars.add_column(no_wrap=True, overflow="ellipsis")
-        self._bar(bars, "tasks", done, self._num_tasks, left, bar)
-        lines: list[RenderableType] = [bars]
-        if self._pace is not None:
-            self._bar(bars, "steps", self._pace.done, self._pace.total, self._pace.left(now), bar)
-            status = ", ".join(part for part in (printable(self._task), self._epochs, self._loss) if part)
-            lines.insert(0, Text(status, no_wrap=True, overflow="ellipsis"))
+        cut = Column(no_wrap=True, overflow="ellipsis")
+        self._bars.columns = (
+            TextColumn("{task.description}", table_column=cut),
+            *([BarColumn(bar_width=bar)] if bar >= 5 else []),
+            MofNCompleteColumn(table_column=cut),
+            TimeRemainingColumn(table_column=cut),
+        )
+        lines: list[RenderableType] = [self._bars.get_renderable()]
+        status = ", ".join(part for part in (printable(self._task), self._epochs, self._loss) if part)
+        lines.insert(0, Text(status, no_wrap=True, overflow="ellipsis"))
         if self._rows:
             lines.append(newest_table(list(self._rows), width))
         return Group(*lines)
 
-    @staticmethod
-    def _bar(bars: Table, unit: str, done: int, total: float | None, left: float | None, width: int) -> None:
-        count = f"{done:,}/{total:,.0f}" if total is not None else f"{done:,}"
-        numbers = Text(f"{count}, {in_words(left)} left")
-        drawn = [ProgressBar(total=total, completed=done, width=width)] if width >= 5 else []
-        bars.add_row(Text(unit), *drawn, numbers)
+    def _stepped(self, trainer: L.Trainer) -> None:
+        """Advance the bar of steps, and that of tasks by the same share of a task."""
+        self._bars.update(self._steps, completed=trainer.global_step)
+        # A task is only complete once it is certified.
+        share = 0.0 if self._total is None else min(0.99, trainer.global_step / self._total)
+        self._bars.update(self._tasks, completed=self._index + share)
 
     def _draw(self) -> None:
         self._drawn = self._clock()

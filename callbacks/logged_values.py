@@ -42,7 +42,8 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
     scores = zip(row.columns, row.values, strict=True)
     numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MAX_TASKS}
     if (task := results.tasks[count - 1]) in results.gains:
-        numbers |= {"transfer/gain": results.gains[task], "transfer/mean_gain": results.first(count).mean_gain}
+        gains = [results.gains[name] for name in results.tasks[:count] if name in results.gains]
+        numbers |= {"transfer/gain": results.gains[task], "transfer/mean_gain": float(np.mean(gains))}
     routed = routed_results(results.tasks[:count], results.routed_rows[:count])
     if routed is not None:
         numbers |= {f"routed/{name}": value for name, value in routed.after(len(routed.tasks)).items()}

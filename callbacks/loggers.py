@@ -7,8 +7,9 @@ own ``logger`` cannot do this: every task has its own Trainer, whose steps begin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,6 @@ class Loggers(StreamCallback):
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[WandbBoard] = []
-        self._results = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
         self._growth: list[GrowthRow] = []
         self._opened = False
         self._polled = (0, 0)
@@ -103,11 +103,8 @@ class Loggers(StreamCallback):
 
     @override
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
-        self._open(run.store, without=task.name)
-        if len(self._results.tasks) != task.index:
-            # Tasks were replaced, so the columns have changed.
-            self._reading(partial(self._recount, run.store, task.name))
-        self._reading(partial(self._add, run.store, task))
+        self._open(run.store, task)
+        self._reading(partial(self._catch_up, run.store, task))
         if task.index < MAX_TASKS:
             self._reading(partial(self._configure, run.store, [task.name]))
         for board in self._boards:
@@ -122,8 +119,13 @@ class Loggers(StreamCallback):
             sink.remind()
         self._sinks, self._boards, self._opened = [], [], False
 
-    def _open(self, store: Store, without: str | None = None) -> None:
-        """Create the loggers, and log the tasks that they do not have yet; see `_recount`."""
+    def _open(self, store: Store, learned: WatchedTask | None = None) -> None:
+        """Create the loggers, and log the tasks that they do not have yet; see `_catch_up`.
+
+        Args:
+            store: the run.
+            learned: a task that has just been learned: it and all others are then logged by the caller.
+        """
         if self._opened:
             return
         for logger in self._given:
@@ -144,8 +146,10 @@ class Loggers(StreamCallback):
                 self._boards.append(WandbBoard(store, self._sinks[-1], log_banks=self._log_banks))
         for board in self._boards:
             board.begin()
-        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MAX_TASKS] if task != without]))
-        self._reading(partial(self._recount, store, without))
+        new = None if learned is None else learned.name
+        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MAX_TASKS] if task != new]))
+        if learned is None:
+            self._reading(partial(self._catch_up, store))
 
     def _configure(self, store: Store, tasks: Sequence[str]) -> None:
         """Log the settings that tasks were learned with."""
@@ -163,29 +167,24 @@ class Loggers(StreamCallback):
             for sink in self._sinks:
                 sink.leave(error, "it could not read the learned tasks")
 
-    def _add(self, store: Store, task: WatchedTask) -> None:
-        """Log the metrics after a newly learned task, without reading earlier rows of R again."""
-        self._growth = growth(store, self._growth)
-        start = store.certificate(task.name).start
-        self._results = self._results.followed_by(task.cells, task.routed, None if start is None else start.gain)
-        values = numbers_after(self._results, task.index + 1) | self._cost(task.index, task.seconds)
-        self._whole(store, task.name, task.index + 1, values)
-
-    def _recount(self, store: Store, without: str | None = None) -> None:
-        """Read all rows of R once, and log the rows that the loggers do not have.
+    def _catch_up(self, store: Store, learned: WatchedTask | None = None) -> None:
+        """Log the rows of R that the loggers do not have.
 
         Args:
             store: the run.
-            without: the task that will be logged next; the rows from that task on are left out.
+            learned: the task that has just been learned, whose time and gain are not in the run folder yet; later rows are
+                left out. None logs all rows.
         """
-        self._growth = growth(store)
+        self._growth = growth(store, self._growth)
         results = read_results(store)
-        count = len(results.tasks) if without not in results.tasks else results.tasks.index(without)
-        for number, task in enumerate(results.tasks[:count]):
-            values = numbers_after(results, number + 1) | self._cost(number, results.seconds.get(task, {}))
-            self._whole(store, task, number + 1, values)
-        self._results = results.first(count)
-        del self._growth[count:]
+        count = len(results.tasks)
+        if learned is not None:
+            count, start = learned.index + 1, store.certificate(learned.name).start
+            gain = {} if start is None else {learned.name: start.gain}
+            seconds = {**results.seconds, learned.name: dict(learned.seconds)}
+            results = replace(results, seconds=seconds, gains=results.gains | gain)
+        for number, task in enumerate(results.tasks[:count], 1):
+            self._whole(store, task, number, results)
 
     def _made(self, index: int, axes: Axes, folder: Path) -> Sink:
         logger = self._given[index]
@@ -196,13 +195,23 @@ class Loggers(StreamCallback):
         name = kind if not before else f"{kind} {before + 1}"
         return Sink(name, lambda run_id: logger, axes, owned=False)
 
-    def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
+    def _whole(self, store: Store, task: str, number: int, results: Results) -> None:
         """Log a committed task to the loggers that have not completely logged it."""
         index = store.link(task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
+        if not missing:
+            return
+        row = self._growth[number - 1]
+        values = {
+            **numbers_after(results, number),
+            "growth/parameters": float(row.stored),
+            "growth/full_copies": float(row.full_copies),
+            "growth/bytes": float(row.cumulative_bytes),
+            **{f"seconds/{phase}": value for phase, value in results.seconds.get(task, {}).items()},
+        }
         history = None
         with suppress(StoreError):  # damage is reported when the task is verified, not here
-            history = store.history(task) if missing else None
+            history = store.history(task)
         for sink in missing:
 
             def act(sink: Sink = sink) -> None:
@@ -212,12 +221,6 @@ class Loggers(StreamCallback):
                 sink.whole(index, values)
 
             sink.guarded(act)
-
-    def _cost(self, number: int, seconds: Mapping[str, float]) -> dict[str, float]:
-        row = self._growth[number]
-        grown = {"parameters": row.stored, "full_copies": row.full_copies, "bytes": row.cumulative_bytes}
-        values = {f"growth/{name}": float(value) for name, value in grown.items()}
-        return values | {f"seconds/{phase}": value for phase, value in seconds.items()}
 
     def _poll(self, trainer: L.Trainer) -> None:
         """Log the new points of the learning curve; outside a run there is no curve."""

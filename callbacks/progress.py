@@ -11,16 +11,47 @@ import lightning as L
 from lightning.pytorch.trainer.states import TrainerFn
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
-from continual_petl.callbacks.pace import TokenPace
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
 from continual_petl.store.folder.results_file import MeasuredScore
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
+
+
+class TokenPace:
+    """Tokens per second of training, not counting padding and validation."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._tokens: list[Tensor] = []
+
+    def begin(self, now: float) -> None:
+        """Start counting."""
+        self._begun, self._tokens = now, []
+
+    def add(self, batch: Any) -> None:
+        """Count the tokens of a batch; the count is not read from its device yet."""
+        if not isinstance(batch, dict):
+            return
+        if "num_tokens" in batch:
+            self._tokens.append(batch["num_tokens"])
+        elif "attention_mask" in batch:
+            self._tokens.append(batch["attention_mask"].sum())
+
+    def end(self, now: Callable[[], float]) -> float | None:
+        """Return the tokens per second, or None if no tokens were counted.
+
+        Args:
+            now: the clock, which is read after the device has computed all batches.
+        """
+        total = sum(int(tokens) for tokens in self._tokens)
+        spent = now() - self._begun
+        return total / spent if total and spent > 0 else None
 
 
 class _Epochs(L.Callback):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.report.routed_results import Row as RoutedRow
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.folder.results_file import Line, MeasuredScore, RoutedCell, Status, TaskLine
+from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -244,46 +244,6 @@ class Results:
     def mean_gain(self) -> float:
         """Mean of `gains`; NaN if no task tried several starting points."""
         return mean(np.array(list(self.gains.values())))
-
-    def first(self, count: int) -> Results:
-        """Return the matrix of the first ``count`` tasks."""
-        tasks = self.tasks[:count]
-        return replace(
-            self,
-            tasks=tasks,
-            metrics=self.metrics[:count],
-            splits=self.splits[:count],
-            rows=self.rows[:count],
-            gains={task: gain for task, gain in self.gains.items() if task in tasks},
-            routed_rows=self.routed_rows[:count],
-        )
-
-    def followed_by(
-        self, cells: Sequence[MeasuredScore], routed: Sequence[RoutedCell] = (), gain: float | None = None
-    ) -> Results:
-        """Return the matrix with the row of a further task, so that earlier rows are not read again.
-
-        Args:
-            cells: the cells of the row; the last is the cell of the task itself.
-            routed: the cells that were measured without naming a task.
-            gain: the task's gain over a fresh bank, if it tried several starting points.
-        """
-        own = cells[-1]
-        column_of = {task: j for j, task in enumerate((*self.tasks, own.task))}
-        known = {
-            column_of[cell.task]: (math.nan if cell.value is None else cell.value, cell.status)
-            for cell in cells
-            if cell is own or cell.status != "not measured"
-        }
-        return replace(
-            self,
-            tasks=tuple(column_of),
-            metrics=(*self.metrics, own.metric),
-            splits=(*self.splits, own.split),
-            rows=(*self.rows, _row(known)),
-            gains=self.gains if gain is None else {**self.gains, own.task: gain},
-            routed_rows=(*self.routed_rows, {cell.task: cell for cell in routed}),
-        )
 
     def to_pandas(self, *, tidy: bool = False) -> pd.DataFrame:
         """Return R as a pandas table: a row and a column for each task, by name; NaN if a score is unknown.

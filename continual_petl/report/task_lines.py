@@ -11,13 +11,12 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from continual_petl.banks.config.presets import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.exchange.formats import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.kind_registry import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of, megabytes
-from continual_petl.report.task_settings import answers_in_words, trained_in_words
+from continual_petl.report.task_settings import settings_in_words
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import Confusion, History
@@ -36,7 +35,6 @@ _PARTS = {
     "own": "in copies of layer norms and biases",
     "head": "in the head",
 }
-_LAYER_NORMS = {"own": "copied for the task and trained", "frozen": "frozen"}
 _MAX_TASKS, _MAX_LINES, _LONGEST = 40, 12, 160
 
 
@@ -128,36 +126,20 @@ def task_facts(
     table = WholeTable.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
+    labels = certificate.labels or ()
+    parts = ", ".join(f"{count:,} {_PARTS[part]}" for part, count in certificate.parameters.items())
     for name, text in {
-        **_task_settings(certificate, history),
+        "task": certificate.task,
+        "kind": certificate.kind + (", pairs of texts" if certificate.pair else ""),
+        "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
+        "parameters": f"{sum(certificate.parameters.values()):,}: {parts}",
+        **settings_in_words(certificate, history),
         **_scores(certificate, history),
         **_kept(certificate, num_bytes, seconds),
         "exports": "not recorded" if exports is None else formats_in_words(exports),
     }.items():
         table.add_row(name, Text(printable(text)))
     return table
-
-
-def _task_settings(certificate: Certificate, history: History) -> dict[str, str]:
-    spec = certificate.bank
-    labels = certificate.labels or ()
-    lines = {
-        "task": certificate.task,
-        "kind": certificate.kind + (", pairs of texts" if certificate.pair else ""),
-        "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
-        "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
-        + ("; shared with earlier tasks" if spec.scope == "shared" else ""),
-        "training": trained_in_words(certificate, history),
-        "parameters": f"{sum(certificate.parameters.values()):,}: "
-        + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in certificate.parameters.items()),
-    }
-    lines |= answers_in_words(certificate)
-    if certificate.max_length:
-        lines["tokens"] = f"at most {certificate.max_length} per row"
-    if certificate.reads:
-        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in certificate.reads)}"
-    lines["started from"] = certificate.started_from
-    return lines
 
 
 def _scores(certificate: Certificate, history: History) -> dict[str, str]:
@@ -194,7 +176,6 @@ def _kept(certificate: Certificate, num_bytes: int, seconds: Mapping[str, float]
     lines = {
         "on disk": f"{num_bytes:,} bytes",
         "time": ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items()) or "not recorded",
-        "seed": str(certificate.seed),
         "certificate": f"entry {certificate.index} of the chain, counted from 0",
         "  bank": certificate.digest,
         "  seal": certificate.seal,

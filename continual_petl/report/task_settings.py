@@ -1,4 +1,4 @@
-"""What a task was learned with: every setting that is not the default, read from the schema, so that none is left out."""
+"""What a task was learned with, for the page and `show`: all settings that are not the default, read from the schema."""
 
 from __future__ import annotations
 
@@ -96,31 +96,12 @@ def epochs_in_words(training: ResolvedTraining, history: History | None) -> str:
     return words if kept in (None, run) else f"{words}; the bank of epoch {kept:,} was kept"
 
 
-def training_in_words(training: ResolvedTraining, history: History | None = None) -> str:
-    """Describe how a bank was trained: learning rate, epochs and batch size, and all settings that are not the defaults."""
-    epochs = epochs_in_words(training, history)
+def training_in_words(training: ResolvedTraining) -> str:
+    """Describe how a bank is trained: learning rate, epochs and batch size, and all settings that are not the defaults."""
+    epochs = counted(training.epochs, "epoch")
     first = f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size:,}"
     others = (f"{named(name)} {value_in_words(value)}" for name, value in changed(training, _ALWAYS).items())
     return ", ".join([first, *others])
-
-
-def trained_in_words(certificate: Certificate, history: History | None = None) -> str:
-    """Describe how a task's bank was trained, wherever it was trained."""
-    if certificate.is_imported:
-        return "in another library"
-    words = training_in_words(certificate.training, history)
-    return words if certificate.origin is None else f"{words}; by {certificate.origin.in_words}"
-
-
-def answers_in_words(certificate: Certificate) -> dict[str, str]:
-    """Describe what a task's answers are read as: how its tags mark entities, or how its target numbers are standardised."""
-    described = {}
-    if certificate.targets is not None:
-        mean, deviation = certificate.targets.mean, certificate.targets.deviation
-        described["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
-    if certificate.tags is not None:
-        described["tags"] = certificate.tags.in_words
-    return described
 
 
 def settings_in_words(certificate: Certificate, history: History | None) -> dict[str, str]:
@@ -147,7 +128,12 @@ def settings_in_words(certificate: Certificate, history: History | None) -> dict
         lines["tokens per row"] = f"at most {certificate.max_length:,}"
     if certificate.max_target_length:
         lines["tokens per target"] = f"at most {certificate.max_target_length:,}"
-    lines |= {"pooling": certificate.pooling, **answers_in_words(certificate)}
+    lines["pooling"] = certificate.pooling
+    if certificate.targets is not None:
+        mean, deviation = certificate.targets.mean, certificate.targets.deviation
+        lines["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
+    if certificate.tags is not None:
+        lines["tags"] = certificate.tags.in_words
     if certificate.normalise is not None:
         lines["scores of options"] = f"divided by the number of {certificate.normalise}"
     elif certificate.generation is not None:

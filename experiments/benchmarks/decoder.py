@@ -99,7 +99,7 @@ def learned(stream: dict[str, Any]) -> dict[str, float]:
     import lightning as L
 
     from continual_petl import learn
-    from continual_petl.callbacks.pace import TokenPace
+    from continual_petl.callbacks.progress import TokenPace
     from continual_petl.streams.schema.stream_spec import StreamSpec
     from continual_petl.streams.stream import TaskStream
     from experiments.benchmarks.memory import status_of_process

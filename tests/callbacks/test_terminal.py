@@ -24,7 +24,6 @@ from rich.console import Console
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, WatchedRun, WatchedTask, event_lines
 from continual_petl.callbacks.live import NewestRow, newest_table
-from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
@@ -246,32 +245,38 @@ def test_end_event_is_sent_for_an_unreadable_folder(monkeypatch: pytest.MonkeyPa
     assert (said["state"], said["num_tasks"], said["message"]) == ("failed", None, "what stopped it")
 
 
-def test_remaining_time_is_unknown_until_it_can_be_estimated() -> None:
-    pace = Pace(100, 20, now=0.0)
-    assert pace.left(50.0) is None, "this process has done no step yet"
-    pace.done = 24
-    assert pace.left(50.0) is None
-    pace.done = 30
-    assert pace.left(1.0) is None, "too little time has passed for an estimate"
-    assert pace.left(20.0) == 140.0, "steps of an earlier process do not count"
-    assert Pace(float("inf"), 0, 0.0).left(100.0) is None
-    run_pace = RunPace()
-    run_pace.end(10_000.0)
-    assert run_pace.left(10_000.0, 3) is None, "the task began in another process, so its time is unknown"
-    run_pace.begin(0.0)
-    assert run_pace.left(100.0, 3) is None
-    run_pace.end(100.0)
-    assert run_pace.left(100.0, 2) == 200.0
-    run_pace.begin(100.0)
-    assert run_pace.left(130.0, 2) == 170.0
-    assert run_pace.left(400.0, 2) == 100.0, "a task that overruns takes no time off the others' estimate"
-    assert run_pace.left(400.0, 0) == 0.0
-    assert [in_words(value) for value in (None, 0, 59.6, 3599, 90_000)] == ["?", "0 s", "1:00", "59:59", "1 days 1 h"]
+def left(live: LiveProgress) -> list[str]:
+    """Return the remaining time of all tasks, and of the steps of the newest one."""
+    return [line.split()[-1] for line in shown(live, 100)[1:3]]
+
+
+def test_remaining_time_is_estimated_from_what_this_process_has_done() -> None:
+    clock, trainer = [0.0], cast(Any, SimpleNamespace(estimated_stepping_batches=100, global_step=20))
+    live = LiveProgress(Console(file=io.StringIO(), width=100), clock=lambda: clock[0])
+
+    live.on_run_start(watched())
+    live.on_task_start(watched(), WatchedTask(name="a", index=1))
+    live.on_train_start(trainer, cast(Any, None))
+    assert left(live) == ["-:--:--", "-:--:--"], "this process has done no step yet"
+    trainer.global_step, clock[0] = 60, 80.0
+    live._stepped(trainer)
+    assert left(live) == ["0:08:00", "0:01:20"], "80 seconds for 40 steps, and for 0.4 of 2.8 tasks"
+    trainer.global_step, clock[0] = 100, 158.0
+    live.on_fit_end(trainer, cast(Any, None))
+    live.on_task_end(watched(), WatchedTask(name="a", index=1, cells=cells(["a"]), seconds={}))
+    clock[0] = 160.0
+    live.on_task_start(watched(), WatchedTask(name="b", index=2))
+    assert left(live)[0] == "0:06:40", "160 seconds for 0.8 tasks; two are left"
+    trainer.estimated_stepping_batches, trainer.global_step = float("inf"), 0
+    live.on_train_start(trainer, cast(Any, None))
+    trainer.global_step, clock[0] = 50, 240.0
+    live.on_fit_end(trainer, cast(Any, None))
+    assert left(live)[1].endswith("50/?"), "a fit of unknown length"
 
 
 def test_many_tasks_show_the_newest_and_summarise_the_rest() -> None:
     rows = [
-        NewestRow(task=f"t{n}", number=n + 1, scores={f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)})
+        NewestRow(task=f"t{n}", scores={f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)})
         for n in range(994, 1000)
     ]
     buffer = io.StringIO()
@@ -313,7 +318,7 @@ def test_run_in_a_resized_pseudo_terminal(
     text = said.decode()
     assert "\x1b[?25l" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "? left" in text
+    assert "-:--:--" in text
     assert "Result matrix R" in text
     before, _, _ = text.partition("tasks ")
     assert "task 1 of 2: one" in before

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from continual_petl import Interrupted, learn
-from continual_petl.callbacks import Progress, WatchedTask, live, progress
-from continual_petl.callbacks.pace import TokenPace
-from tests.callbacks.test_terminal import Terminal, cells, watched
+from continual_petl.callbacks import Progress, progress
+from continual_petl.callbacks.progress import TokenPace
+from tests.callbacks.test_terminal import Terminal
 from tests.engine.test_resume import SignalAt
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -73,16 +73,3 @@ def test_a_resumed_epoch_counts_only_its_own_time(
             learn(tasks, tmp_path / "run", callbacks=callbacks)
     (line,) = [line for line in file.getvalue().splitlines() if "tokens per second" in line]
     assert f", {tokens[0] / 2:,.0f} tokens per second" in line, "the last of five batches, in two seconds"
-
-
-def test_the_pace_of_a_resumed_task_includes_its_earlier_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, earlier = [1000.0], {"a": 300.0, "b": 0.0}
-    monkeypatch.setattr(live, "seconds_so_far", lambda folder: earlier[folder.name])
-    shown = live.LiveProgress(Console(file=Terminal()), clock=lambda: clock[0])
-    shown.on_task_start(watched(num_tasks=3), WatchedTask(name="a", index=0))
-    clock[0] += 100.0
-    shown.on_task_end(
-        watched(num_tasks=3), WatchedTask(name="a", index=0, cells=cells(["a"]), seconds={"train": 400.0})
-    )
-    shown.on_task_start(watched(num_tasks=3), WatchedTask(name="b", index=1))
-    assert shown._run_pace.left(clock[0], 2) == 800.0

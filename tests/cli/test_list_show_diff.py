@@ -173,7 +173,7 @@ def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
         "classification",
         "2: no, yes",
         "houlsby: bottleneck on attention (4)",
-        "1 epoch,",
+        "1 epoch",
         certificate["digest"],
     ):
         assert fragment in shown
