@@ -27,7 +27,6 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import quoted
 from continual_petl.exchange.formats import in_words
-from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.store import Store
@@ -97,7 +96,7 @@ def show(run: Run, *, as_json: bool) -> int:
     if as_json:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
-        print_report(out(), run.results, run.growth, checks, errors=errors_of(run.store))
+        print_report(out(), run.results, run.growth, checks)
         folder = run.store.folder
         say(f"run folder: {folder}; check it again with: continual-petl verify {quoted(folder)}")
     return 0 if all(check.ok for check in checks) else 1

@@ -13,11 +13,6 @@ def listed(store: Store) -> list[dict[str, Any]]:
     return [entry_of(store, task) for task in store.tasks]
 
 
-def errors_of(store: Store) -> dict[str, dict[str, float]]:
-    """Return the errors of the regression tasks, by task; see `Certificate.errors`."""
-    return {link.task: dict(link.errors) for link in store.links() if link.errors}
-
-
 def entry_of(store: Store, task: str) -> dict[str, Any]:
     """Return the list entry of one learned task."""
     link = store.link(task)

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.report.growth import grown
 from continual_petl.report.results import results_of
 from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
@@ -90,7 +89,6 @@ class Reader:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
         lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
-        added = ((task.name, task.link.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=name,
             folder=self._store.folder,
@@ -98,7 +96,6 @@ class Reader:
             num_planned=num_planned,
             pinned=pinned,
             results=results_of(survey.links, lines),
-            growth=() if pinned is None else tuple(grown((), added, pinned.num_parameters)),
             tasks=tuple(
                 replace(task, check=survey.placed(link, task.check))
                 for link, task in zip(survey.links, tasks, strict=True)

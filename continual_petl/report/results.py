@@ -71,6 +71,8 @@ class Results:
     gains: dict[str, float] = field(default_factory=dict)
     """By task, the gain over a fresh bank: validation score of the starting point that ``start_from: auto`` took, minus that
     of a fresh bank, after the same number of steps. Only for tasks that tried several starting points."""
+    errors: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By task, the errors of regression tasks; see `Certificate.errors`."""
     routed_rows: tuple[RoutedRow, ...] = ()
     """The measurements after each task for rows without a task name; see `routed`."""
 
@@ -357,6 +359,7 @@ def results_of(links: Sequence[Link], lines: Iterable[Line]) -> Results:
         rows=tuple(map(_row, rows)),
         seconds=seconds,
         gains=gains,
+        errors={link.task: dict(link.errors) for link in links if link.errors},
         routed_rows=tuple(routed),
     )
 

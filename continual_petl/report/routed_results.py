@@ -28,7 +28,7 @@ SCORES = {
     "routing_accuracy": "mean share of rows that are routed to their task",
     "within_task_accuracy": "share of correct predictions among the rows that are routed to their task",
     "unknown": "mean share of rows that do not resemble the rows of any task",
-    "routing_loss": "mean drop in the share of rows routed to their task, from its best earlier value",
+    "routing_loss": "mean drop of routing from its best; not forgetting: predictions with a named task are unchanged",
 }
 """The scores of rows without a task name, and their meaning."""
 Row = Mapping[str, RoutedCell]
@@ -87,6 +87,11 @@ class RoutedResults:
             if count > 1:
                 scores["routing_loss"] = float(forgetting_max(self.routing[:count, :count]))
         return scores
+
+    @property
+    def at_end(self) -> dict[str, float]:
+        """The known scores after the last task, by name."""
+        return {name: value for name, value in self.after(len(self.tasks)).items() if not math.isnan(value)}
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values, null for NaN."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from continual_petl.report.growth import GrowthRow
+from continual_petl.report.growth import GrowthRow, grown
 from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
 from continual_petl.report.wrong_predictions import WrongPredictions
@@ -159,8 +159,6 @@ class RunFacts:
     pinned: PinnedBackbone | None
     """The record of the run's backbone; None before the first task, or if it is damaged, which a check then reports."""
     results: Results
-    growth: tuple[GrowthRow, ...]
-    """One row for each task; empty if the pin is damaged."""
     tasks: tuple[TaskFacts, ...]
     """Readable tasks, in the order they were learned."""
     others: tuple[TaskCheck, ...]
@@ -179,6 +177,12 @@ class RunFacts:
     """Number of earlier certificates that were checked during the run, by depth of the check."""
     read_at: float
     """Seconds since 1970."""
+
+    @cached_property
+    def growth(self) -> list[GrowthRow]:
+        """One row for each task; empty if the record of the backbone is damaged."""
+        costs = ((task.name, task.link.parameters, task.num_bytes) for task in self.tasks)
+        return [] if self.pinned is None else grown((), costs, self.pinned.num_parameters)
 
     @property
     def checks(self) -> tuple[TaskCheck, ...]:

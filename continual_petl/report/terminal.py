@@ -13,6 +13,7 @@ from rich.text import Text
 from continual_petl.errors import counted, printable
 from continual_petl.report.formatting import error_lines
 from continual_petl.report.growth import GrowthRow
+from continual_petl.report.routed_results import SCORES
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.finding import TaskCheck
@@ -25,6 +26,7 @@ WHOLE_UP_TO = 12
 """Maximum number of tasks that are all shown one by one; in a longer run, only the newest are."""
 NEWEST = 8
 MAX_PROBLEMS = 50
+_ROUTED = {"routing_accuracy": "routing", "accuracy": "routed ACC", "routing_loss": "rout. loss"}
 _COLOURS = {"unchanged": "green", "rows not checked": "yellow", "score not checked": "yellow", "CHANGED": "red"}
 
 
@@ -118,33 +120,9 @@ def _routed(results: Results) -> list[str]:
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []
-    scores = routed.after(len(routed.tasks))
-    meanings = {
-        "routing_accuracy": f"share of rows routed to their task when none is named ({len(routed.tasks):,} tasks)",
-        "accuracy": "share of rows predicted correctly when no task is named",
-        "routing_loss": "mean drop of `routing` from its best; not forgetting: predictions with a named task are unchanged",
-    }
-    heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))
     return [
-        f"{heads[name]:<11} {_number(scores[name])}   {meaning}"
-        for name, meaning in meanings.items()
-        if not math.isnan(scores[name])
+        f"{_ROUTED[name]:<11} {_number(v)}   {SCORES[name]}" for name, v in routed.at_end.items() if name in _ROUTED
     ]
-
-
-def routing_tables(results: Results) -> list[RenderableType]:
-    """Return which tasks the rows of each task are routed to; nothing for fewer than two routed tasks, or for too many."""
-    routed = results.routed
-    if routed is None or not 2 <= len(routed.tasks) <= WHOLE_UP_TO:
-        return []
-    title = Text("Without a task's name: share of each task's rows (row) routed to each task (column)", style="italic")
-    table = WholeTable()
-    table.add_column("rows of")
-    for task in routed.tasks:
-        table.add_column(_shown(task), justify="right")
-    for task, shares in zip(routed.tasks, routed.confusion.tolist(), strict=True):
-        table.add_row(_shown(task), *("" if math.isnan(share) else f"{share:.4f}" for share in shares))
-    return [title, table]
 
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
@@ -194,7 +172,6 @@ def print_report(
     rows: Sequence[GrowthRow],
     checks: Sequence[TaskCheck] | None = None,
     half: Mapping[str, Position | None] | None = None,
-    errors: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Print the report.
 
@@ -204,7 +181,6 @@ def print_report(
         rows: what each task added.
         checks: the checks of the certificates, if there were any.
         half: the half-learned tasks, which are listed if no task has been learned yet.
-        errors: the errors of the regression tasks; see `continual_petl.report.inventory.errors_of`.
     """
     if not results.tasks:
         problems = problems_in(checks or ())
@@ -216,9 +192,8 @@ def print_report(
             _title(results),
             result_table(results),
             summary(results, checks),
-            *(Text(printable(line)) for line in error_lines(errors or {})),
+            *(Text(printable(line)) for line in error_lines(results.errors)),
             Text(),
-            *routing_tables(results),
             cost_table(rows, results),
         )
     )

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import ResultRow, Results
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.folder.results_file import Status
@@ -61,18 +60,4 @@ def many(facts: RunFacts, count: int) -> RunFacts:
         rows=rows_of(R_TT, [[certified] * count] * count),
         seconds=dict.fromkeys(names, facts.results.seconds[first.name]),
     )
-    row = facts.growth[0]
-    growth = tuple(
-        GrowthRow(
-            task=name,
-            trainable=row.trainable,
-            share=row.share,
-            stored=row.trainable * number,
-            active=row.active,
-            num_bytes=row.num_bytes,
-            cumulative_bytes=row.num_bytes * number,
-            full_copies=row.full_copies * number,
-        )
-        for number, name in enumerate(names, 1)
-    )
-    return dataclasses.replace(facts, num_planned=count, results=results, growth=growth, tasks=tasks)
+    return dataclasses.replace(facts, num_planned=count, results=results, tasks=tasks)

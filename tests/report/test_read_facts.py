@@ -145,7 +145,7 @@ def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Pa
     (tmp_path / "run/results.jsonl").unlink()
     empty = read_facts(tmp_path / "run")
     assert said(empty) == ("No task has been learned yet.", "warn")
-    assert (empty.tasks, empty.growth, empty.steps) == ((), (), ())
+    assert (empty.tasks, empty.growth, empty.steps) == ((), [], ())
 
 
 def test_tasks_using_a_later_shared_bank_are_not_called_unchanged(shared: Path) -> None:

@@ -136,8 +136,8 @@ def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.Capture
     assert f"routing     {found['routing_accuracy']:6.4f}" in capsys.readouterr().out
     assert main(["report", str(run.store.folder), "--json"]) == 0
     json.loads(capsys.readouterr().out)
-    assert main(["report", str(run.store.folder)]) == 0
-    assert "rows (row) routed to each task (column)" in " ".join(capsys.readouterr().out.split())
+    page = (run.store.folder / "report" / "index.html").read_text("utf-8")
+    assert "Share of each task&#39;s rows (row) that are routed to each task (column) at the end." in page
     page = (run.store.folder / "report" / "index.html").read_text()
     assert "Tasks that rows are routed to" in page
     assert set(run.figures()) >= {"routing", "routed", "taken-for"}

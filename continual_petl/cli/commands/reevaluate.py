@@ -39,7 +39,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     from continual_petl.cli._console import out, print_json, say
     from continual_petl.engine.run import Run
-    from continual_petl.report.inventory import errors_of
     from continual_petl.report.terminal import print_report
     from continual_petl.store.folder.progress import half_learned
     from continual_petl.store.open_run import check_local
@@ -50,7 +49,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(reevaluation.to_json())
         return 0 if reevaluation.ok else 1
-    print_report(out(), run.results, run.growth, half=half_learned(run.store), errors=errors_of(run.store))
+    print_report(out(), run.results, run.growth, half=half_learned(run.store))
     say(*(f"task {task!r}: not filled in: {why}" for task, why in reevaluation.left.items()))
     filled, checked = counted(len(reevaluation.certified), "score"), counted(len(reevaluation.checks), "certificate")
     if reevaluation.certified:

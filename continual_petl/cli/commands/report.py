@@ -90,8 +90,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         _open((folder / PAGE).resolve().as_uri())
     if alone:
         checks = None if facts[0].ok else facts[0].checks
-        errors = {task.name: task.link.errors for task in facts[0].tasks if task.link.errors}
-        print_report(out(), facts[0].results, facts[0].growth, checks, facts[0].half_learned, errors)
+        print_report(out(), facts[0].results, facts[0].growth, checks, facts[0].half_learned)
     return 0 if all(check.ok for check in facts) else 1
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import Drawing, grid, shown, tick, titled
 from continual_petl.report.formatting import number
-from continual_petl.report.routed_results import RoutedResults
+from continual_petl.report.routed_results import SCORES, RoutedResults
 from continual_petl.report.run_facts import RunFacts
 
 MAX_TASKS = 50
@@ -29,33 +29,13 @@ def _words(sentence: str, *, at_end: bool = False) -> Callable[[RunFacts], str]:
 
 
 def _at_end(routed: RoutedResults) -> list[str]:
-    """Return sentences about the scores after the last task; what is unknown is left out, or explained."""
-    scores = routed.after(len(routed.tasks))
-    known = {name: f"{100 * value:.3g} %" for name, value in scores.items() if not np.isnan(value)}
-    meanings = {
-        "routing_accuracy": "are routed to their task",
-        "accuracy": "get a correct prediction",
-        "unknown": "do not resemble the rows of any task",
-    }
-    said = [f"{known[name]} {meaning}" for name, meaning in meanings.items() if name in known]
-    listed = " and ".join([", ".join(said[:-1]), *said[-1:]] if len(said) > 1 else said)
-    sentences = [f"Of the rows of a task, on average over all tasks at the end, {listed}."] if said else []
-    if "within_task_accuracy" in known:
-        sentences.append(
-            f"Of the rows that are routed to their task, {known['within_task_accuracy']} get a correct prediction."
-        )
-    if "average_incremental_accuracy" in known:
-        value = number(scores["average_incremental_accuracy"])
-        sentences.append(f"The average incremental accuracy is {value}.")
+    """Return a sentence with the known scores after the last task, and one about the accuracy, if it is not defined."""
+    known = routed.at_end
+    listed = "; ".join(f"{name.replace('_', ' ')} {number(value)} ({SCORES[name]})" for name, value in known.items())
+    sentences = [f"At the end: {listed}."] if known else []
     if "accuracy" not in known and any(cell.correct is None for row in routed.rows for cell in row.values()):
         sentences.append(
             "There is no overall share of correct predictions, because those of some tasks are not simply right or wrong."
-        )
-    if "routing_loss" in known:
-        value = number(scores["routing_loss"])
-        sentences.append(
-            f"The routing loss is {value}: the mean drop of the share of rows that are routed to their task from its best. "
-            "It is not forgetting, since predictions with a named task are unchanged."
         )
     return sentences
 
