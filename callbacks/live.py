@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import lightning as L
@@ -34,25 +33,17 @@ MAX_ROWS = 6
 _COLUMN, _SPACE = 10, 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewestRow:
-    """The scores after a task."""
-
-    task: str
-    scores: Mapping[str, float | None]
-    """Scores by task; None if undefined."""
-
-
-def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
+def newest_table(rows: Sequence[tuple[str, Mapping[str, float | None]]], width: int) -> Table:
     """Return the newest rows as a table that fits a given width.
 
     Args:
-        rows: the rows, oldest first; the last tasks become columns, as many as fit.
+        rows: each a task and the scores after it, by task (None if undefined), oldest first; the last tasks become
+            columns, as many as fit.
         width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))
-    shown = [row.task for row in rows][-fit:]
-    others = any(set(row.scores).difference(shown) for row in rows)
+    shown = [task for task, _ in rows][-fit:]
+    others = any(set(scores).difference(shown) for _, scores in rows)
     if others and fit > 1:
         shown = shown[1 - fit :]
     table = Table(box=None, padding=(0, _SPACE, 0, 0), pad_edge=False)
@@ -61,13 +52,13 @@ def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
     if wide:
         table.add_column(Text("others"), no_wrap=True, overflow="ellipsis", justify="right", max_width=_COLUMN)
     for task in shown:
-        name = Text(printable(task), no_wrap=True, overflow="ellipsis")
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right", max_width=_COLUMN)
-    for row in rows:
-        cells = [_score(row.scores, task) for task in shown]
+        head = Text(printable(task), no_wrap=True, overflow="ellipsis")
+        table.add_column(head, no_wrap=True, overflow="ellipsis", justify="right", max_width=_COLUMN)
+    for name, scores in rows:
+        cells = [_score(scores, task) for task in shown]
         if wide:
-            cells.insert(0, _others(row.scores, shown))
-        table.add_row(Text(printable(row.task)), *map(Text, cells))
+            cells.insert(0, _others(scores, shown))
+        table.add_row(Text(printable(name)), *map(Text, cells))
     return table
 
 
@@ -107,7 +98,7 @@ class LiveProgress(Progress):
         self._clock = clock
         self._live: Live | None = None
         self._drawn = 0.0
-        self._rows: deque[NewestRow] = deque(maxlen=MAX_ROWS)
+        self._rows: deque[tuple[str, Mapping[str, float | None]]] = deque(maxlen=MAX_ROWS)
         # Only draws the bars and estimates the remaining time; it is never started. A fit may pause for long.
         self._bars = Bars(auto_refresh=False, get_time=clock, speed_estimate_period=math.inf)
         self._tasks, self._steps = (self._bars.add_task(unit, total=None, visible=False) for unit in ("tasks", "steps"))
@@ -171,7 +162,7 @@ class LiveProgress(Progress):
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         super().on_task_end(run, task)
         known = {cell.task: cell.value for cell in task.cells if cell.status != "not measured"}
-        self._rows.append(NewestRow(task=task.name, scores=known))
+        self._rows.append((task.name, known))
         self._bars.update(self._tasks, completed=task.index + 1)
         self._draw()
 

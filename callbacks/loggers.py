@@ -71,7 +71,6 @@ class Loggers(StreamCallback):
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[WandbBoard] = []
-        self._growth: list[GrowthRow] = []
         self._opened = False
         self._polled = (0, 0)
         self._task, self._number = "", 0
@@ -175,16 +174,15 @@ class Loggers(StreamCallback):
             learned: the task that has just been learned, whose time and gain are not in the run folder yet; later rows are
                 left out. None logs all rows.
         """
-        self._growth = growth(store, self._growth)
-        results = read_results(store)
+        rows, results = growth(store), read_results(store)
         count = len(results.tasks)
         if learned is not None:
             count, start = learned.index + 1, store.certificate(learned.name).start
             gain = {} if start is None else {learned.name: start.gain}
             seconds = {**results.seconds, learned.name: dict(learned.seconds)}
             results = replace(results, seconds=seconds, gains=results.gains | gain)
-        for number, task in enumerate(results.tasks[:count], 1):
-            self._whole(store, task, number, results)
+        for number, row in enumerate(rows[:count], 1):
+            self._whole(store, row, number, results)
 
     def _made(self, index: int, axes: Axes, folder: Path) -> Sink:
         logger = self._given[index]
@@ -195,13 +193,12 @@ class Loggers(StreamCallback):
         name = kind if not before else f"{kind} {before + 1}"
         return Sink(name, lambda run_id: logger, axes, owned=False)
 
-    def _whole(self, store: Store, task: str, number: int, results: Results) -> None:
+    def _whole(self, store: Store, row: GrowthRow, number: int, results: Results) -> None:
         """Log a committed task to the loggers that have not completely logged it."""
-        index = store.link(task).index
+        task, index = row.task, store.link(row.task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
         if not missing:
             return
-        row = self._growth[number - 1]
         values = {
             **numbers_after(results, number),
             "growth/parameters": float(row.stored),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger
@@ -18,13 +18,12 @@ from continual_petl.report.read_facts import Reader, RunFacts
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
     import plotly.graph_objects as go
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
 """Up to this many tasks, everything is redrawn after each task; later, after every further 10 % of tasks, and at the end."""
-WHOLE_UP_TO = 100
-"""Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
 
 class WandbBoard:
@@ -73,9 +72,7 @@ class WandbBoard:
         facts = self._reader.read()
         # W&B would keep the figure of a task that is half learned, and the curve is logged anyway.
         shown = [figure for part in sections(facts) if part.id != "half" for figure in part.figures]
-        drawn = {
-            f"tables/{name}": wandb.Table(columns=heads, data=rows) for name, (heads, rows) in tables(facts).items()
-        }
+        drawn = {f"tables/{name}": wandb.Table(dataframe=table) for name, table in tables(facts).items()}
         self._send({f"figures/{figure.name}": as_figure(figure.figure) for figure in shown}, drawn)
         self._drawn = len(facts.tasks)
 
@@ -87,20 +84,11 @@ class WandbBoard:
             send(self._sink.logger, values, self._sink.axis.logged)
 
 
-def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:
-    """Return the tables ``R`` and ``growth``, each as (column names, rows); unknown values are None."""
-    results = facts.results
-    count = len(results.tasks)
-    rows = []
-    for i, after in enumerate(results.tasks):
-        for j, task in enumerate(results.tasks[: i + 1]):
-            if count <= WHOLE_UP_TO or j == i or i == count - 1:
-                value = float(results.R[i, j])
-                score = None if math.isnan(value) else value
-                rows.append([i + 1, after, task, results.metrics[j], score, results.status[i][j]])
-    grown = [list(row.to_json().values()) for row in facts.growth]
-    heads: list[str | int] = list(facts.growth[0].to_json()) if facts.growth else []
-    return {"R": (["row", "after", "task", "metric", "score", "status"], rows), "growth": (heads, grown)}
+def tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
+    """Return the tables ``R``, with a row for each known score, and ``growth``, with a row for each task."""
+    import pandas as pd  # takes a moment to import
+
+    return {"R": facts.results.to_pandas(tidy=True), "growth": pd.DataFrame(map(asdict, facts.growth))}
 
 
 def learned_from(store: Store) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from continual_petl.callbacks import (
     LiveProgress,
     Loggers,
     NoForgetting,
-    ParameterGrowth,
     RoutingWatch,
     StreamCallback,
     WatchedRun,
@@ -51,8 +50,7 @@ def learn_and_show(
     if known and ({task.name for task in stream} if only is None else {only}) <= set(Store(folder).tasks):
         done = done or f"nothing to learn: {folder} already has every task of the stream"
         say(done)
-    guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
-    callbacks: list[L.Callback] = [*guards, *watching(arguments)]
+    callbacks: list[L.Callback] = [NoForgetting(arguments.check), RoutingWatch(), *watching(arguments)]
     options = {
         **options,
         "callbacks": callbacks,

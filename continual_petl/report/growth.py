@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from continual_petl.errors import StoreError
 from continual_petl.store.store import Store
@@ -30,50 +29,37 @@ class GrowthRow:
     full_copies: int
     """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, excluding heads."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
-
-def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
-    """Return one row per learned task, in the order they were learned.
-
-    Args:
-        store: the run.
-        known: earlier rows; if tasks have only been added since, only the new tasks are read.
-    """
+def growth(store: Store) -> list[GrowthRow]:
+    """Return one row per learned task, in the order they were learned."""
     pinned, tasks = store.pinned(), store.tasks
     if not tasks:
         return []
     if pinned is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
-    rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
-    new = ((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks[len(rows) :])
-    return grown(rows, new, pinned.num_parameters)
+    return grown(((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks), pinned.num_parameters)
 
 
-def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
-    """Return the rows, followed by one for each further task.
+def grown(tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
+    """Return one row for each task.
 
     Args:
-        rows: the rows of the earlier tasks.
         tasks: each with its parameters by part and its bytes on disk.
         size: parameters of the backbone.
     """
-    rows = list(rows)
-    stored, cumulative = (rows[-1].stored, rows[-1].cumulative_bytes) if rows else (0, 0)
-    for number, (task, parts, num_bytes) in enumerate(tasks, len(rows) + 1):
+    rows: list[GrowthRow] = []
+    stored = cumulative = 0
+    for number, (task, parts, num_bytes) in enumerate(tasks, 1):
         trainable = sum(parts.values())
         stored, cumulative = stored + trainable, cumulative + num_bytes
-        # A copy of a backbone parameter in the bank is used instead of the original.
-        active = size + trainable - parts["own"]
         rows.append(
             GrowthRow(
                 task=task,
                 trainable=trainable,
                 share=trainable / size,
                 stored=stored,
-                active=active,
+                # A copy of a backbone parameter in the bank is used instead of the original.
+                active=size + trainable - parts["own"],
                 num_bytes=num_bytes,
                 cumulative_bytes=cumulative,
                 full_copies=number * size,

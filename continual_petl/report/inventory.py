@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from continual_petl.report.growth import growth
@@ -45,6 +46,6 @@ def run_to_json(store: Store, name: str) -> dict[str, Any]:
             for task, m in certificates.items()
         },
         "results": read_results(store).to_json(),
-        "growth": [row.to_json() for row in growth(store)],
+        "growth": [asdict(row) for row in growth(store)],
         "chain": None if head is None else {"entries": head.index + 1, "seal": head.seal},
     }

@@ -165,7 +165,8 @@ class Results:
         }
 
     @cached_property
-    def _at_end(self) -> dict[str, float]:
+    def at_end(self) -> dict[str, float]:
+        """ACC, BWT and forgetting at the end; see `carried`."""
         averages = self.after(len(self.tasks))
         if self.carried:
             later = np.append(self.later[:-1], self.own[-1:])  # NaN if no later score is known
@@ -211,7 +212,7 @@ class Results:
     @property
     def acc(self) -> float:
         """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first. See `carried`."""
-        return self._at_end["ACC"]
+        return self.at_end["ACC"]
 
     @property
     def mixed(self) -> str:
@@ -222,12 +223,12 @@ class Results:
     @property
     def bwt(self) -> float:
         """Backward transfer (Lopez-Paz and Ranzato 2017); NaN for one task."""
-        return self._at_end["BWT"]
+        return self.at_end["BWT"]
 
     @property
     def forgetting(self) -> float:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
-        return self._at_end["forgetting"]
+        return self.at_end["forgetting"]
 
     @cached_property
     def matrix_metrics(self) -> dict[str, float]:
@@ -265,11 +266,10 @@ class Results:
         import pandas as pd  # installed with datasets; takes a moment to import
 
         if tidy:
-            status = self.status
             rows = [
-                (after, task, value, self.metrics[column], self.splits[column], status[row][column])
-                for row, after in enumerate(self.tasks)
-                for column, (task, value) in enumerate(zip(self.tasks, self.scores[row].tolist(), strict=True))
+                (after, self.tasks[j], value, self.metrics[j], self.splits[j], how)
+                for after, row in zip(self.tasks, self.rows, strict=True)
+                for j, value, how in zip(row.columns.tolist(), row.values.tolist(), row.status, strict=True)
                 if not math.isnan(value)
             ]
             return pd.DataFrame(rows, columns=["after", "task", "score", "metric", "split", "status"])
@@ -279,8 +279,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         count = min(len(self.tasks), _notebook.MAX_ROWS)
-        values = {"ACC": self.acc, "BWT": self.bwt, "forgetting": self.forgetting}
-        means = ", ".join(f"{name} {_notebook.written(value)}" for name, value in values.items())
+        means = ", ".join(f"{name} {_notebook.written(value)}" for name, value in self.at_end.items())
         caption = f"Result matrix R: score on each task (column) after learning each task (row); {means}"
         heads = ["after", *(f"{task}{self.mark(j)} ({self.metrics[j]})" for j, task in enumerate(self.tasks[:count]))]
         rows = ([self.tasks[i], *self.row(i).tolist(), *[""] * (count - i - 1)] for i in range(count))

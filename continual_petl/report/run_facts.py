@@ -182,7 +182,7 @@ class RunFacts:
     def growth(self) -> list[GrowthRow]:
         """One row for each task; empty if the record of the backbone is damaged."""
         costs = ((task.name, task.link.parameters, task.num_bytes) for task in self.tasks)
-        return [] if self.pinned is None else grown((), costs, self.pinned.num_parameters)
+        return [] if self.pinned is None else grown(costs, self.pinned.num_parameters)
 
     @property
     def checks(self) -> tuple[TaskCheck, ...]:

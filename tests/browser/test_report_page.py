@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from continual_petl.report import write
-from continual_petl.report.figures.bars import tasks_of_a_bar
+from continual_petl.report.figures.style import tasks_of_a_bar
 from continual_petl.report.page.parts import MAX_ROWS
 from continual_petl.report.page.sections import TOGETHER
 from continual_petl.report.read_facts import read_facts
@@ -90,12 +90,6 @@ def test_tables_sort_by_click_and_keyboard_and_figures_have_numbers(desk: Tab) -
         assert figure.locator("tbody tr").count() >= 1, figure.locator("figcaption").inner_text()
     matrix = page.locator("figure", has=page.locator('[data-figure="matrix"]'))
     assert matrix.locator("tbody tr").nth(0).locator("td").all_inner_texts()[1:] == ["", ""]
-    group = page.get_by_role("group", name="Vertical axis").first
-    group.get_by_role("button", name="log").click()
-    assert group.get_by_role("button", name="log").get_attribute("aria-pressed") == "true"
-    page.wait_for_function(
-        "() => document.querySelector('.plot[data-figure=parameters]')._fullLayout.yaxis.type === 'log'"
-    )
 
 
 def test_command_is_copied_with_and_without_clipboard_api(desk: Tab) -> None:

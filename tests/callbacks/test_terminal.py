@@ -23,7 +23,7 @@ from rich.console import Console
 
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, WatchedRun, WatchedTask, event_lines
-from continual_petl.callbacks.live import NewestRow, newest_table
+from continual_petl.callbacks.live import newest_table
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
@@ -275,10 +275,7 @@ def test_remaining_time_is_estimated_from_what_this_process_has_done() -> None:
 
 
 def test_many_tasks_show_the_newest_and_summarise_the_rest() -> None:
-    rows = [
-        NewestRow(task=f"t{n}", scores={f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)})
-        for n in range(994, 1000)
-    ]
+    rows = [(f"t{n}", {f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)}) for n in range(994, 1000)]
     buffer = io.StringIO()
     Console(file=buffer, width=60).print(newest_table(rows, 60))
     lines = buffer.getvalue().splitlines()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from continual_petl import InputError, Run, RunInUseError, learn, reevaluate
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
-from continual_petl.report.figures.scores_over_time import flatness
+from continual_petl.report.figures.scores import flatness
 from continual_petl.report.read_facts import read_facts
 from continual_petl.store.folder.results_file import MeasuredScore, RowLine, read_results
 from continual_petl.store.store import Store

@@ -13,18 +13,7 @@ import pytest
 import torch
 
 from continual_petl import Run
-from continual_petl.report.figures import (
-    comparison,
-    curves,
-    forgetting,
-    growth,
-    predictions,
-    registry,
-    result_matrix,
-    routing,
-    scores_over_time,
-    seconds,
-)
+from continual_petl.report.figures import comparison, costs, registry, routing, scores, training
 from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 from continual_petl.report.figures.style import Drawing, as_figure, drawing, heatmap, scatter, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
@@ -44,7 +33,7 @@ def drawn(drawing: Drawing | None) -> Any:
 
 
 def test_heat_map_has_r_exactly_and_nothing_above_the_diagonal(facts: RunFacts) -> None:
-    (heat,) = drawn(result_matrix.figure(facts)).data
+    (heat,) = drawn(scores.matrix(facts)).data
     for i, row in enumerate(heat.z):
         for j, value in enumerate(row):
             assert (value == float(facts.results.R[i, j])) if j <= i else value is None
@@ -52,8 +41,8 @@ def test_heat_map_has_r_exactly_and_nothing_above_the_diagonal(facts: RunFacts) 
 
 def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None:
     long = many(facts, 250)
-    (heat,) = drawn(result_matrix.figure(long)).data
-    assert len(heat.z) == result_matrix.MAX_CELLS
+    (heat,) = drawn(scores.matrix(long)).data
+    assert len(heat.z) == scores.MAX_CELLS
     R = long.results.R.numpy()
     known = [
         (float(value), text)
@@ -71,7 +60,7 @@ def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None
 
 
 def test_lines_have_every_known_score_with_its_status(facts: RunFacts) -> None:
-    figure = drawn(scores_over_time.figure(facts))
+    figure = drawn(scores.over_time(facts))
     assert [trace.name for trace in figure.data] == ["one \u2261", "two \u2261", "multilabel \u2261", "four \u2261"]
     for j, trace in enumerate(figure.data):
         assert list(trace.x) == list(range(j + 1, 5))
@@ -85,7 +74,7 @@ def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
     results = dataclasses.replace(facts.results, rows=rows_of(R))
     bad = dataclasses.replace(facts.tasks[1].check, findings=(Finding(message="it changed"),))
     tasks = (facts.tasks[0], dataclasses.replace(facts.tasks[1], check=bad), *facts.tasks[2:])
-    moved = drawn(scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks)))
+    moved = drawn(scores.over_time(dataclasses.replace(facts, results=results, tasks=tasks)))
     assert moved.data[0].marker.symbol == ("circle", "circle", "circle", "x")
     assert moved.data[0].text[-1] == "measured, changed"
     assert [trace.name for trace in moved.data] == ["one \u2261", "two \u2260", "multilabel \u2261", "four \u2261"]
@@ -93,7 +82,7 @@ def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
 
 def test_spread_of_many_tasks_summarises_their_changes(facts: RunFacts) -> None:
     long = many(facts, 60)
-    best, middle, worst = drawn(scores_over_time.figure(long)).data
+    best, middle, worst = drawn(scores.over_time(long)).data
     R = long.results.R.numpy()
     for at, step in enumerate(best.x):
         changes = [R[step - 1, j] - R[j, j] for j in range(step - 1) if not np.isnan(R[step - 1, j])]
@@ -104,30 +93,30 @@ def test_spread_of_many_tasks_summarises_their_changes(facts: RunFacts) -> None:
 
 
 def test_forgetting_is_drawn_after_each_task(facts: RunFacts) -> None:
-    for trace in drawn(forgetting.figure(facts)).data:
+    for trace in drawn(scores.forgetting(facts)).data:
         assert list(trace.x) == [2, 3, 4]
         assert list(trace.y) == [facts.after(step)[trace.name] for step in (2, 3, 4)]
-    low, high = drawn(forgetting.figure(facts)).layout.yaxis.range
+    low, high = drawn(scores.forgetting(facts)).layout.yaxis.range
     assert low < 0 < high
 
 
 def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
-    *parts, copies = drawn(growth.parameters(facts)).data
+    *parts, copies = drawn(costs.parameters(facts)).data
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.stored
         assert copies.y[step + 1] == row.full_copies
-    *parts, copies = drawn(growth.num_bytes(facts)).data
+    *parts, copies = drawn(costs.num_bytes(facts)).data
     assert facts.pinned is not None
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.cumulative_bytes
         assert copies.y[step + 1] == 4 * facts.pinned.num_parameters * (step + 1)
     for place, task_facts in enumerate(facts.tasks):
-        assert sum(trace.y[place] for trace in drawn(growth.each_task(facts)).data) == task_facts.num_parameters
-        assert sum(trace.y[place] for trace in drawn(growth.each_bytes(facts)).data) == task_facts.num_bytes
+        assert sum(trace.y[place] for trace in drawn(costs.each_task(facts)).data) == task_facts.num_parameters
+        assert sum(trace.y[place] for trace in drawn(costs.each_bytes(facts)).data) == task_facts.num_bytes
 
 
 def test_growth_starts_at_zero_tasks(facts: RunFacts) -> None:
-    for figure in (drawn(growth.parameters(facts)), drawn(growth.num_bytes(facts))):
+    for figure in (drawn(costs.parameters(facts)), drawn(costs.num_bytes(facts))):
         assert [(trace.x[0], trace.y[0]) for trace in figure.data] == [(0, 0)] * len(figure.data)
 
 
@@ -181,7 +170,7 @@ def test_constant_heat_map_has_a_scale_that_includes_zero(values: list[list[floa
 def test_constant_result_matrix_has_a_scale_from_zero_to_one(facts: RunFacts) -> None:
     R = torch.full_like(facts.results.R, 0.9).tril() + torch.full_like(facts.results.R, torch.nan).triu(1)
     results = dataclasses.replace(facts.results, rows=rows_of(R))
-    trace = drawn(result_matrix.figure(dataclasses.replace(facts, results=results))).data[0]
+    trace = drawn(scores.matrix(dataclasses.replace(facts, results=results))).data[0]
     assert (trace.zmin, trace.zmax) == (0, 1)
     for drawing_of in (routing.routing, routing.confusion):
         share = drawn(drawing_of(facts)).data[0]
@@ -191,14 +180,14 @@ def test_constant_result_matrix_has_a_scale_from_zero_to_one(facts: RunFacts) ->
 def test_time_includes_all_phases(facts: RunFacts) -> None:
     spent = {**facts.results.seconds, "two": {**facts.results.seconds["two"], "waiting": 3.5}}
     results = dataclasses.replace(facts.results, seconds=spent)
-    figure = drawn(seconds.figure(dataclasses.replace(facts, results=results)))
+    figure = drawn(costs.seconds(dataclasses.replace(facts, results=results)))
     for place, name in enumerate(facts.results.tasks):
         assert sum(trace.y[place] for trace in figure.data) == pytest.approx(sum(spent[name].values()))
     assert "waiting" in [trace.name for trace in figure.data]
 
 
 def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
-    axis = drawn(seconds.figure(facts))["layout"]["xaxis"]
+    axis = drawn(costs.seconds(facts))["layout"]["xaxis"]
     assert (axis["title"]["text"], list(axis["ticktext"])) == ("task", [tick(task.name) for task in facts.tasks])
     assert "ticktext" not in task_axis(["a task"] * 41)
 
@@ -206,19 +195,19 @@ def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
 def test_learning_curve_matches_the_history(learned: Path, facts: RunFacts) -> None:
     for task_facts in facts.tasks:
         kept = read(learned, task_facts.name, "history.json")
-        figure = drawn(curves.drawn(task_facts))
+        figure = drawn(training.curve(task_facts))
         losses, scores = figure.data
         assert [list(losses.x), list(losses.y)] == [
             [point[key] for point in kept["curve"]["losses"]] for key in ("step", "loss")
         ]
         assert list(scores.y) == [point["scores"][task_facts.certificate.metric] for point in kept["curve"]["scores"]]
         assert figure.layout.shapes[0].x0 == kept["kept"]
-    overview = drawn(curves.overview(facts))
+    overview = drawn(training.learning(facts))
     assert [trace.name for trace in overview.data] == list(facts.results.tasks)
 
 
 def test_curves_of_many_tasks_show_their_spread(facts: RunFacts) -> None:
-    figure = drawn(curves.overview(many(facts, 50)))
+    figure = drawn(training.learning(many(facts, 50)))
     last = facts.tasks[0].history.curve.scores[-1].scores["accuracy"]  # type: ignore[union-attr]
     assert [trace.y[-1] for trace in figure.data] == [last] * 3
     assert figure.data[0].customdata[-1] == 50
@@ -228,20 +217,21 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
     rows = task("one")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
-    (heat,) = drawn(predictions.drawn(facts.tasks[0])).data
+    (heat,) = drawn(training.predictions(facts.tasks[0])).data
     labels = facts.tasks[0].certificate.labels
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
     assert {pair: count for pair, count in found.items() if count} == expected
-    assert f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows are correct" in predictions.words(
-        facts.tasks[0]
+    assert (
+        f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows are correct"
+        in training.predictions_words(facts.tasks[0])
     )
 
 
 def test_scatter_plot_matches_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = regression_task("two")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="two")
-    dots = drawn(predictions.drawn(facts.tasks[1])).data[1]
+    dots = drawn(training.predictions(facts.tasks[1])).data[1]
     assert list(dots.x) == [row["label"] for row in rows]
     assert list(dots.y) == pytest.approx(
         [answer.value for answer in said], abs=1e-4
@@ -252,7 +242,7 @@ def test_multilabel_bars_match_the_predictions(learned: Path, facts: RunFacts) -
     rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
     answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
     said = [answer for answer in answers if isinstance(answer, list)]
-    right, wrong, missed = drawn(predictions.drawn(facts.tasks[2])).data
+    right, wrong, missed = drawn(training.predictions(facts.tasks[2])).data
     for place, label in enumerate(right.customdata):
         pairs = Counter((label in row["label"], label in answer) for row, answer in zip(rows, said, strict=True))
         assert (right.y[place], wrong.y[place], missed.y[place]) == (
@@ -269,24 +259,24 @@ def test_large_confusion_matrix_shows_labels_with_most_errors(facts: RunFacts) -
         certificate=facts.tasks[0].certificate.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
-    (heat,) = drawn(predictions.drawn(found)).data
-    assert len(heat.z) == predictions.MAX_LABELS
+    (heat,) = drawn(training.predictions(found)).data
+    assert len(heat.z) == training.MAX_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
     assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
-    assert "5 rows in the least frequent cells are counted but not shown" in predictions.words(found)
+    assert "5 rows in the least frequent cells are counted but not shown" in training.predictions_words(found)
 
 
 def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:
     old = changed(facts.tasks[0], history=None)
-    assert (predictions.drawn(old), curves.drawn(old)) == (None, None)
-    assert curves.overview(dataclasses.replace(facts, tasks=(old,))) is None
+    assert (training.predictions(old), training.curve(old)) == (None, None)
+    assert training.learning(dataclasses.replace(facts, tasks=(old,))) is None
     assert dict(figures_of_task(old)) == {}
 
 
 @pytest.mark.parametrize("found", [Confusion(cells=(), others=0), Points(pairs=()), PerLabel(counts=((0, 0, 0),) * 2)])
 def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Points | PerLabel) -> None:
     history = facts.tasks[0].history.model_copy(update={"answered": {"test": found}})  # type: ignore[union-attr]
-    assert predictions.drawn(changed(facts.tasks[0], history=history)) is not None
+    assert training.predictions(changed(facts.tasks[0], history=history)) is not None
 
 
 def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:

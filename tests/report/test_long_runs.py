@@ -22,7 +22,7 @@ from continual_petl import StoreError
 from continual_petl.metrics import acc, bwt_gem, forgetting_max
 from continual_petl.report import read_facts as facts_module
 from continual_petl.report import write
-from continual_petl.report.figures import bars, comparison, growth, result_matrix, scores_over_time, seconds
+from continual_petl.report.figures import comparison, costs, scores, style
 from continual_petl.report.figures.registry import run_figures, task_figures
 from continual_petl.report.figures.style import as_figure
 from continual_petl.report.page.details import script_of
@@ -68,10 +68,10 @@ def unpacked(script: str) -> list[list[Any]]:
     return found
 
 
-scores = st.sampled_from([math.nan, 0.25, 0.5, 0.8])
+cells = st.sampled_from([math.nan, 0.25, 0.5, 0.8])
 
 
-@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(scores, min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(cells, min_size=n, max_size=n), min_size=n, max_size=n)))
 def test_averages_of_known_cells_match_the_full_matrix(matrix: list[list[float]]) -> None:
     R_TT = torch.tensor(matrix, dtype=torch.float64)
     count = len(matrix)
@@ -91,10 +91,10 @@ def test_averages_of_known_cells_match_the_full_matrix(matrix: list[list[float]]
 
 
 def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
-    size = bars.tasks_of_a_bar(LONG)
+    size = style.tasks_of_a_bar(LONG)
     assert size > 1
-    modifications = as_figure(growth.each_task(long)).data[0]
-    assert len(modifications.x) == -(-LONG // size) <= bars.MAX_BARS
+    modifications = as_figure(costs.each_task(long)).data[0]
+    assert len(modifications.x) == -(-LONG // size) <= style.MAX_BARS
     for number, (value, words) in enumerate(zip(modifications.y, modifications.customdata, strict=True)):
         tasks = range(number * size, min(LONG, (number + 1) * size))
         assert value == sum(tasks) / len(tasks)
@@ -103,21 +103,19 @@ def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     for name in ("each", "each-bytes", "seconds"):
         assert f"Each bar is the mean of {size} of the {LONG} tasks" in said[name]
     assert "The table lists every task." in said["each"]
-    assert "by number" in as_figure(growth.each_bytes(long)).layout.xaxis.title.text
+    assert "by number" in as_figure(costs.each_bytes(long)).layout.xaxis.title.text
 
 
 def test_means_ignore_unknown_values(long: RunFacts) -> None:
     first = long.tasks[0].name
     spent = {name: {"train": 3.0} for name in long.results.tasks if name != first}
     results = dataclasses.replace(long.results, seconds=spent)
-    train = as_figure(seconds.figure(dataclasses.replace(long, results=results))).data[
-        list(seconds.PHASES).index("train")
-    ]
+    train = as_figure(costs.seconds(dataclasses.replace(long, results=results))).data[list(costs.PHASES).index("train")]
     assert set(train.y) == {3.0}
 
 
 def test_growth_lines_are_thinned_and_say_so(long: RunFacts) -> None:
-    added = as_figure(growth.parameters(long)).data[0]
+    added = as_figure(costs.parameters(long)).data[0]
     assert list(added.x) == [0, *long.steps]
     assert added.x[-1] == LONG
     assert list(added.y) == [0, *(sum(range(step)) for step in long.steps)]
@@ -143,8 +141,8 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
 def test_few_hundred_tasks_are_shown_task_by_task(facts: RunFacts) -> None:
     run = many(facts, MAX_TASKS)
     assert (
-        len(as_figure(growth.each_task(run)).data[0].x)
-        == len(as_figure(growth.parameters(run)).data[0].x) - 1
+        len(as_figure(costs.each_task(run)).data[0].x)
+        == len(as_figure(costs.parameters(run)).data[0].x) - 1
         == MAX_TASKS
     )
     said = words_of(run)
@@ -215,7 +213,7 @@ def test_figures_match_plotly(facts: RunFacts) -> None:
     drawn = [figure.draw(facts) for figure in run_figures()]
     drawn += [figure.draw(task) for figure in task_figures() for task in facts.tasks]
     drawn += [comparison.cost([("run", facts)]), comparison.each_task([("run", facts)], facts.results.tasks)]
-    drawn += [result_matrix.figure(many(facts, 250)), scores_over_time.figure(many(facts, 50))]
+    drawn += [scores.matrix(many(facts, 250)), scores.over_time(many(facts, 50))]
     for drawing in drawn:
         if drawing is not None:
             checked = json.loads(as_figure(drawing).to_json())
@@ -278,7 +276,7 @@ def test_report_grows_slowly_and_has_every_task(backbone_folder: Folder, tmp_pat
         assert f"{cells.count('certified'):,} certified" in said["matrix"]
         assert cells.count("certified") < 21 * count
         assert f"{cells.count('measured'):,} scores measured" in said["matrix"]
-        assert f"Each bar is the mean of {bars.tasks_of_a_bar(count)} of the {count:,} tasks" in pages[count]
+        assert f"Each bar is the mean of {style.tasks_of_a_bar(count)} of the {count:,} tasks" in pages[count]
         assert f"These are the first 50 of {count:,} rows" in pages[count]
         drawn = json.loads(re.findall(r'data-name="matrix">(.*?)</script>', pages[count])[0])["data"][0]
         known = [int(text.split(", ")[-1].split()[0]) for row in drawn["text"] for text in row if text]

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from continual_petl import InputError, Run, learn
-from continual_petl.report.figures.scores_over_time import flatness
+from continual_petl.report.figures.scores import flatness
 from continual_petl.report.page.verdict import verdict
 from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.results import Results

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.report.figures import result_matrix, scores_over_time
+from continual_petl.report.figures import scores
 from continual_petl.report.figures.style import as_figure
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
@@ -37,10 +37,10 @@ def test_page_marks_validation_scores_and_explains_the_mark(run: Path, tmp_path:
 
 def test_figures_mark_validation_scores(run: Path) -> None:
     facts = read_facts(run)
-    matrix = as_figure(result_matrix.figure(facts))
+    matrix = as_figure(scores.matrix(facts))
     assert matrix.layout.xaxis.ticktext == ("with", "without*")
     assert matrix.layout.yaxis.ticktext == ("with", "without")
-    assert [trace.name for trace in as_figure(scores_over_time.figure(facts)).data] == [
+    assert [trace.name for trace in as_figure(scores.over_time(facts)).data] == [
         "with \u2261",
         "without* \u2261",
     ]

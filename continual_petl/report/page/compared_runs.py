@@ -40,7 +40,9 @@ def sections(runs: Sequence[Named]) -> list[Section]:
         Shown(
             name=metric.lower(),
             caption=f"{title} after each task",
-            words="At the end: " + "; ".join(f"{name}: {number(_at_end(facts)[metric])}" for name, facts in runs) + ".",
+            words="At the end: "
+            + "; ".join(f"{name}: {number(facts.results.at_end[metric])}" for name, facts in runs)
+            + ".",
             figure=comparison.over_time(runs, metric),
         )
         for metric, title in {"ACC": "Mean score", "forgetting": "Forgetting", "BWT": "Backward transfer"}.items()
@@ -65,10 +67,6 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     ]
 
 
-def _at_end(facts: RunFacts) -> dict[str, float]:
-    return {"ACC": facts.results.acc, "BWT": facts.results.bwt, "forgetting": facts.results.forgetting}
-
-
 def _shared(runs: Sequence[Named]) -> list[str]:
     """Return the tasks that all runs have learned, in the order of the first run."""
     sets = [{task.name for task in facts.tasks} for _, facts in runs]
@@ -89,7 +87,7 @@ def _table(runs: Sequence[Named]) -> Table:
             row(
                 name,
                 len(facts.tasks),
-                *_at_end(facts).values(),
+                *facts.results.at_end.values(),
                 *([mean] if apart else []),
                 sum(task.num_parameters for task in facts.tasks),
                 numeric(share, "not known" if last is None else f"{share:.2%}"),

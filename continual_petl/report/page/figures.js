@@ -1,6 +1,5 @@
-// Draws each figure shortly before it scrolls into view or while the browser is idle, in the colours of the page. A button
-// shows its numbers as a table.
-const drawn = new Map(); // place -> figure
+// Draws the figures one after the other, in the colours of the page. A button shows the numbers of a figure as a table.
+const figures = new Map(); // place -> figure
 let printing = false;
 let ready = null;
 const loaded = new Promise((resolve) => { ready = resolve; });
@@ -33,7 +32,7 @@ const fitted = (place, { data, layout }) => {
     ...(narrow && own.ticktext && { ticktext: own.ticktext.map(short) }),
   });
   const changed = {
-    ...layout, width, autosize: false, updatemenus: undefined, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    ...layout, width, autosize: false, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     showlegend: false, // the page has its own; see `legend`
     font: { ...layout.font, color: text, size: narrow ? 11 : 12 },
     hoverlabel: { ...layout.hoverlabel, bgcolor: resolved("field"), bordercolor: line, font: { color: resolved("text") } },
@@ -59,14 +58,11 @@ const traces = (place, { data }) => data.map((trace) => {
 });
 
 const draw = (place, figure) => {
-  drawn.set(place, figure);
   if (!printing && figure.data.some((trace) => trace.type === "heatmap" && trace.texttemplate && !hasRoom(place, trace))) openNumbers(place);
   return Plotly.react(place, traces(place, figure), fitted(place, figure), { displayModeBar: false, doubleClick: "reset" });
 };
 const redraw = () => {
-  for (const [place, figure] of drawn) {
-    if (place.isConnected) draw(place, figure); else drawn.delete(place);
-  }
+  for (const [place, figure] of figures) if (place.isConnected && (place.data || printing)) draw(place, figure);
 };
 
 // Numbers that do not fit into the cells of a heat map are listed below it, until the reader closes them.
@@ -109,34 +105,10 @@ const legend = (place, figure) => {
     button.addEventListener("click", () => {
       trace.visible = trace.visible === "legendonly" ? true : "legendonly";
       button.setAttribute("aria-pressed", String(trace.visible === true));
-      if (!waiting.has(place)) draw(place, figure);
+      if (place.data) draw(place, figure); // otherwise it is drawn later
     });
     return button;
   }));
-};
-
-// Turns plotly's menu into buttons next to the figure, which can be reached with the keyboard.
-const choices = (place, figure) => {
-  const group = document.createElement("span");
-  group.setAttribute("role", "group");
-  group.setAttribute("aria-label", "Vertical axis");
-  figure.layout.updatemenus.flatMap((menu) => menu.buttons).forEach((choice, number) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = choice.label;
-    button.setAttribute("aria-pressed", String(number === 0));
-    button.addEventListener("click", () => {
-      for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
-      for (const [path, value] of Object.entries(choice.args[0])) {
-        const keys = path.split(".");
-        const last = keys.pop();
-        keys.reduce((inner, key) => (inner[key] ??= {}), figure.layout)[last] = value;
-      }
-      if (!waiting.has(place)) draw(place, figure); // otherwise it applies when the figure is drawn
-    });
-    group.append(button);
-  });
-  return group;
 };
 
 const digits = (value) => Math.abs(value) < 10000 ? 6 : 15; // a large number may differ from others in its last digits only
@@ -208,7 +180,6 @@ const place = (element, figure) => {
   const frame = element.closest("figure");
   const caption = frame.querySelector("figcaption").textContent;
   legend(element, figure);
-  if (figure.layout.updatemenus?.length) frame.querySelector(".tools").prepend(choices(element, figure));
   const count = frame.querySelector(".count");
   count.addEventListener("click", () => {
     const open = count.getAttribute("aria-expanded") === "false";
@@ -233,58 +204,30 @@ const place = (element, figure) => {
     const size = { width: element.clientWidth + (shown ? 260 : 0), height: element.clientHeight };
     Plotly.downloadImage({ data: traces(element, figure), layout }, { format: "svg", filename: name, ...size });
   });
-  near.observe(element);
-  waiting.set(element, figure);
+  figures.set(element, figure);
 };
-const waiting = new Map();
-const show = (element) => {
-  near.unobserve(element);
-  const figure = waiting.get(element);
-  waiting.delete(element);
-  if (figure && element.isConnected) draw(element, figure);
-};
-const near = new IntersectionObserver(async (entries) => {
+// Draws what has not been drawn, top to bottom; between two figures, the browser may scroll. Figures that were removed from the
+// page are released, so that it can stay open for a long time or show a thousand tasks.
+let drawing = false;
+const drawAll = async () => {
+  if (drawing) return;
+  drawing = true;
   await loaded;
-  entries.filter((entry) => entry.isIntersecting).forEach((entry) => show(entry.target));
-  letGo();
-  drawOthers();
-}, { rootMargin: "800px" });
-
-// Releases figures that were removed from the page, so that it can stay open for a long time or show a thousand tasks.
-const letGo = () => {
-  for (const element of [...drawn.keys(), ...waiting.keys()].filter((one) => !one.isConnected)) {
-    near.unobserve(element);
-    drawn.delete(element);
-    waiting.delete(element);
+  try {
+    for (const [element, figure] of figures) { // also visits figures that are added meanwhile
+      if (!element.isConnected) figures.delete(element);
+      else if (!element.data) draw(element, figure);
+      await new Promise((done) => { setTimeout(done); });
+    }
+  } finally {
+    drawing = false;
   }
 };
 
-// So that a saved page or a full-page screenshot is complete without scrolling, figures further away are drawn too, one at a
-// time while the browser is idle and the reader is not scrolling. Only hidden figures wait until they are opened.
-const idle = (act) => (globalThis.requestIdleCallback ? requestIdleCallback(act, { timeout: 1000 }) : setTimeout(act, 50));
-const isShown = (element) => element.isConnected && element.clientWidth > 0 && !element.closest("details:not([open])");
-let scrolled = -Infinity;
-let asked = false;
-const drawOthers = () => {
-  if (asked || ![...waiting.keys()].some(isShown)) return;
-  asked = true;
-  idle(() => {
-    asked = false;
-    const next = performance.now() - scrolled > 200 ? [...waiting.keys()].find(isShown) : undefined;
-    try {
-      if (next) show(next);
-    } finally {
-      drawOthers();
-    }
-  });
-};
-addEventListener("scroll", () => { scrolled = performance.now(); }, { passive: true });
-
-// For printing, figures get the width of the paper and colours for a white page; figures that are not drawn yet are drawn.
+// For printing, figures get the width of the paper and colours for a white page; those that are not drawn yet are drawn.
 const paper = (on) => {
   if (printing === on || !globalThis.Plotly) return;
   printing = on;
-  if (on) [...waiting.keys()].forEach(show);
   redraw();
 };
 addEventListener("beforeprint", () => paper(true));

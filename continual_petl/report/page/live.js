@@ -18,8 +18,6 @@ const remember = () => {
       down: table.querySelector('[aria-sort="descending"]') !== null,
     })),
     open: [...document.querySelectorAll("main > section .count[aria-expanded='true']")].filter((one) => !one.closest("#details")).map((one) => one.closest("figure").querySelector(".plot").dataset.figure),
-    pressed: [...document.querySelectorAll('.tools [role="group"] [aria-pressed="true"]:not(:first-child)')].map((one) => [
-      one.closest("figure").querySelector(".plot").dataset.figure, one.textContent]),
   };
 };
 
@@ -32,9 +30,6 @@ const restore = (was) => {
     turn(table, page);
   }
   for (const name of was.open) figureOf(name)?.querySelector(".count").click();
-  for (const [name, words] of was.pressed) {
-    [...figureOf(name)?.querySelectorAll(".tools [role='group'] button") ?? []].find((one) => one.textContent === words)?.click();
-  }
   const select = document.getElementById("task");
   const place = select ? [...select.options].findIndex((option) => option.textContent === was.task) : -1;
   if (place >= 0) {

@@ -8,6 +8,7 @@ const fill = () => {
     place(target, JSON.parse(element.textContent));
   }
   tables(document);
+  drawAll();
 };
 
 const button = document.getElementById("theme");

@@ -9,7 +9,7 @@ from itertools import accumulate, islice
 from continual_petl.errors import counted
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.metrics.registry import meaning
-from continual_petl.report.figures import curves, growth
+from continual_petl.report.figures import costs, training
 from continual_petl.report.figures.registry import SECTIONS_OF_A_RUN, run_figures
 from continual_petl.report.formatting import amount, mark_of, number
 from continual_petl.report.page.parts import (
@@ -53,7 +53,7 @@ def half_learned(facts: RunFacts) -> list[Section]:
             figure=figure,
         )
         for index, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MAX_CURVES))
-        if (figure := curves.drawn_curve(curve, metric)) is not None
+        if (figure := training.drawn_curve(curve, metric)) is not None
     ]
     return [Section(id="half", title="Half learned", figures=figures)] if figures else []
 
@@ -117,7 +117,7 @@ def _costs(facts: RunFacts) -> Table:
     rows = [
         row(
             opening(index, task.name),
-            *(task.link.parameters[part] for part in growth.PARTS),
+            *(task.link.parameters[part] for part in costs.PARTS),
             task.num_parameters,
             parameters[index],
             on_disk(task.num_bytes),
@@ -125,7 +125,7 @@ def _costs(facts: RunFacts) -> Table:
         )
         for index, task in enumerate(facts.tasks)
     ]
-    heads = ("task", *growth.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
+    heads = ("task", *costs.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
     return Table(caption="What each task added", heads=heads, rows=rows)
 
 

@@ -6,6 +6,7 @@ globalThis.continualPetlTask = (number, html, figures) => {
   details.innerHTML = html;
   details.querySelectorAll(".plot").forEach((element, at) => place(element, figures[at]));
   tables(details);
+  drawAll();
 };
 // In a long run many tasks share a compressed file; the requested one is shown.
 globalThis.continualPetlTasks = async (packed) => {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from continual_petl.errors import counted
-from continual_petl.report.figures.growth import copy_bytes
-from continual_petl.report.figures.scores_over_time import flatness
+from continual_petl.report.figures.costs import copy_bytes
+from continual_petl.report.figures.scores import flatness
 from continual_petl.report.formatting import megabytes, number
 from continual_petl.report.page.parts import Card, Section
 from continual_petl.report.page.render import moment

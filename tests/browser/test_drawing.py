@@ -1,4 +1,4 @@
-"""Figures outside the viewport are drawn while the browser is idle: each once, and hidden ones not at all."""
+"""Figures are drawn without scrolling, each once, and released with the part of the page that they are in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ Object.defineProperty(globalThis, "Plotly", { get: () => plotly, set: (value) =>
 } });
 """
 """Counts how often each figure is drawn."""
-NO_IDLE = "delete globalThis.requestIdleCallback;"
 TIMES = "(all) => all.map((place) => place.times ?? 0)"
 
 
@@ -44,11 +43,9 @@ def below(page: Page) -> int:
     return sum(top > 900 + 800 for top in tops)
 
 
-@pytest.mark.parametrize("idle", ["", NO_IDLE], ids=["idle", "no-idle"])
-def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path, idle: str) -> None:
-    with tab(browser, report, first=COUNTED + idle) as opened:
+def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path) -> None:
+    with tab(browser, report, first=COUNTED) as opened:
         page = opened.page
-        assert page.evaluate("'requestIdleCallback' in globalThis") is not bool(idle)
         page.locator("#details h3").wait_for(state="attached")
         wait_until_drawn(page)
         assert page.evaluate("scrollY") == 0
@@ -62,40 +59,6 @@ def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path,
         assert [url for url in opened.asked if "/tasks/" in url] == [
             url for url in opened.asked if "/tasks/000000.js" in url
         ], "details of other tasks are only read on request"
-
-
-def test_scrolling_draws_only_nearby_figures(browser: Browser, report: Path) -> None:
-    scrolls = "setInterval(() => dispatchEvent(new Event('scroll')), 20);"
-    with tab(browser, report, first=COUNTED + scrolls) as opened:
-        page = opened.page
-        wait_until_drawn(page, "main > section:first-of-type .plot, main > section:nth-of-type(2) .plot")
-        page.wait_for_timeout(1500)
-        assert page.locator(".plot").evaluate_all(TIMES)[-1] == 0
-        opened.draw()
-        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
-
-
-def test_hidden_figure_is_drawn_when_it_becomes_visible(browser: Browser, report: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(report.parent, tmp_path / "report")
-    text = report.read_text("utf-8")
-    shut, count = re.subn(
-        r'(<section id="growth"[^>]*>)(.*?)(</section>)',
-        r"\1<details><summary>More</summary>\2</details>\3",
-        text,
-        flags=re.DOTALL,
-    )
-    assert count == 1
-    (folder / "index.html").write_text(shut, "utf-8")
-    with tab(browser, folder / "index.html", first=COUNTED) as opened:
-        page = opened.page
-        inside, outside = page.locator("details .plot"), "section:not(#growth) .plot"
-        wait_until_drawn(page, outside)
-        page.wait_for_timeout(500)
-        assert inside.count() >= 1
-        assert set(inside.evaluate_all(TIMES)) == {0}
-        page.locator("#growth summary").click()
-        wait_until_drawn(page)
-        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
 
 
 def num_nodes(opened: Tab) -> int:
@@ -139,8 +102,6 @@ def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
             page = opened.page
             page.locator("#details h3").wait_for(state="attached")
             wait_until_drawn(page)
-            growth = page.locator("figure", has=page.locator('[data-figure="parameters"]'))
-            growth.get_by_role("button", name="log").click()
             where = "document.querySelector('#learning').getBoundingClientRect().top"
             page.evaluate("document.querySelector('#learning').scrollIntoView({ behavior: 'instant' })")
             before = page.evaluate(where)
@@ -150,8 +111,6 @@ def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
             assert abs(page.evaluate(where) - before) < 2
             assert "2 tasks learned" in page.locator(".verdict").inner_text()
             assert set(page.locator("main > section:not(#tasks) .plot").evaluate_all(TIMES)) == {1}
-            log = "document.querySelector('[data-figure=parameters]')._fullLayout.yaxis.type"
-            assert page.evaluate(log) == "log", "the chosen axis is kept"
     finally:
         served.kill()
         served.communicate()

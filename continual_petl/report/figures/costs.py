@@ -1,15 +1,13 @@
-"""Figures of growth: parameters and bytes per task and in total, compared with a full copy of the backbone per task."""
+"""What each task cost: parameters and bytes, in total and compared with a full copy of the backbone per task, and time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
-from continual_petl.report.figures import bars
-from continual_petl.report.figures.bars import task_bars
+from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import Drawing, drawing, line
+from continual_petl.report.figures.style import Drawing, bars_in_words, drawing, line, shown, task_bars
 from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
@@ -18,7 +16,7 @@ _ON_DISK = {**PARTS, "routing": "routing statistics", "certificate": "certificat
 BYTES_OF_A_PARAMETER = {"fp32": 4, "bf16": 2}
 
 
-def in_words(facts: RunFacts) -> str:
+def _points_in_words(facts: RunFacts) -> str:
     """Describe the points of `parameters` and `num_bytes`; empty if every task has its own point."""
     return facts.spaced if facts.is_long else ""
 
@@ -32,7 +30,7 @@ def copy_bytes(facts: RunFacts) -> list[int]:
 def _parameters_in_words(facts: RunFacts) -> str:
     stored = sum(task.num_parameters for task in facts.tasks)
     against = f", compared with {facts.growth[-1].full_copies:,} for full copies" if facts.growth else ""
-    return f"{stored:,} parameters in all{against}.{in_words(facts)}"
+    return f"{stored:,} parameters in all{against}.{_points_in_words(facts)}"
 
 
 @run_figure("parameters", section="growth", caption="Parameters added", words=_parameters_in_words)
@@ -48,7 +46,7 @@ def _bytes_in_words(facts: RunFacts) -> str:
     copies = sum(copy_bytes(facts))
     on_disk = f", compared with {megabytes(copies)} for full copies" if copies else ""
     size = sum(task.num_bytes for task in facts.tasks)
-    return f"{megabytes(size)} in all, certificates included{on_disk}.{in_words(facts)}"
+    return f"{megabytes(size)} in all, certificates included{on_disk}.{_points_in_words(facts)}"
 
 
 @run_figure("bytes", section="growth", caption="Bytes on disk", words=_bytes_in_words)
@@ -58,35 +56,28 @@ def num_bytes(facts: RunFacts) -> Drawing:
     return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
 
 
-def _each_in_words(sentence: str) -> Callable[[RunFacts], str]:
-    def words(facts: RunFacts) -> str:
-        means = bars.in_words(len(facts.tasks))
-        return f"{sentence}{means} The table lists every task." if means else sentence
-
-    return words
+def _means_in_words(facts: RunFacts) -> str:
+    means = bars_in_words(len(facts.tasks))
+    return means and f"{means} The table lists every task."
 
 
-@run_figure(
-    "each",
-    section="growth",
-    caption="Parameters of each task",
-    words=_each_in_words(
-        "The parameters of its modifications, of its copies of LayerNorms and weights, and of its head."
-    ),
-)
+def _each_words(facts: RunFacts) -> str:
+    words = "The parameters of its modifications, of its copies of LayerNorms and weights, and of its head."
+    return words + _means_in_words(facts)
+
+
+@run_figure("each", section="growth", caption="Parameters of each task", words=_each_words)
 def each_task(facts: RunFacts) -> Drawing:
     """Return the parameters that each task added, by part."""
     return _each(facts, [task.link.parameters for task in facts.tasks], PARTS, "parameters")
 
 
-@run_figure(
-    "each-bytes",
-    section="growth",
-    caption="Bytes of each task",
-    words=_each_in_words(
-        "Its bank by part, its routing statistics, and its certificate with probe and history, in bytes."
-    ),
-)
+def _each_bytes_words(facts: RunFacts) -> str:
+    words = "Its bank by part, its routing statistics, and its certificate with probe and history, in bytes."
+    return words + _means_in_words(facts)
+
+
+@run_figure("each-bytes", section="growth", caption="Bytes of each task", words=_each_bytes_words)
 def each_bytes(facts: RunFacts) -> Drawing:
     """Return the bytes that each task added on disk, by part."""
     return _each(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, "bytes")
@@ -106,7 +97,7 @@ def _so_far(
     known = [step for step in steps if step <= len(copies)] if copies else []
     copied, hover = ([0, *copies][step] for step in known), f"%{{x}} full copies<br>%{{y:,}} {unit}"
     full = line(known, copied, "full copies of the backbone", 6, hover, style={"dash": "dash"})
-    return drawing([*traces, full], x="tasks learned", y=y, updatemenus=[_scales()])
+    return drawing([*traces, full], x="tasks learned", y=y)
 
 
 def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[str, str], unit: str) -> Drawing:
@@ -114,7 +105,39 @@ def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[s
     return task_bars([task.name for task in facts.tasks], values, y=unit, number=": %{y:,}", unit=unit)
 
 
-def _scales() -> dict[str, Any]:
-    """Return buttons for a linear and a logarithmic axis; a share of one percent is invisible on a linear one."""
-    buttons = [{"label": kind, "method": "relayout", "args": [{"yaxis.type": kind}]} for kind in ("linear", "log")]
-    return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.16, "buttons": buttons}
+PHASES = {
+    "data": "reading data",
+    "start": "choosing where to start",
+    "train": "training",
+    "evaluate": "evaluating",
+    "commit": "saving",
+    "measure": "scoring earlier tasks",
+    "verify": "checking earlier tasks",
+}
+
+
+def _seconds_words(facts: RunFacts) -> str:
+    spent = facts.results.seconds
+    total, train = (
+        sum(value for phases in spent.values() for name, value in phases.items() if phase in (None, name))
+        for phase in (None, "train")
+    )
+    words = f"{total:.4g} s in all, of which training took {train:.4g} s."
+    if missing := [task for task in facts.results.tasks if task not in spent]:
+        words += f" No time is recorded yet for {counted(len(missing), 'task')}."
+    if means := bars_in_words(len(facts.results.tasks)):
+        words += f"{means} `continual-petl show` prints the times of each task."
+    return words
+
+
+@run_figure("seconds", section="time", caption="Time of each task", words=_seconds_words)
+def seconds(facts: RunFacts) -> Drawing:
+    """Return one bar per task, divided by phase."""
+    tasks, seconds = facts.results.tasks, facts.results.seconds
+    others = {phase for spent in seconds.values() for phase in spent} - PHASES.keys()
+    phases = PHASES | {phase: shown(phase) for phase in sorted(others)}
+    parts = {
+        words: [seconds[task].get(phase, 0.0) if task in seconds else None for task in tasks]
+        for phase, words in phases.items()
+    }
+    return task_bars(tasks, parts, y="seconds", number=" %{y:.3g}", unit="s")
