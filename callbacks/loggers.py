@@ -71,6 +71,7 @@ class Loggers(StreamCallback):
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[WandbBoard] = []
+        self._growth: list[GrowthRow] = []
         self._opened = False
         self._polled = (0, 0)
         self._task, self._number = "", 0
@@ -174,14 +175,15 @@ class Loggers(StreamCallback):
             learned: the task that has just been learned, whose time and gain are not in the run folder yet; later rows are
                 left out. None logs all rows.
         """
-        rows, results = growth(store), read_results(store)
+        self._growth = growth(store, self._growth)
+        results = read_results(store)
         count = len(results.tasks)
         if learned is not None:
             count, start = learned.index + 1, store.certificate(learned.name).start
-            gain = {} if start is None else {learned.name: start.gain}
+            gain = {} if start is None or start.gain is None else {learned.name: start.gain}
             seconds = {**results.seconds, learned.name: dict(learned.seconds)}
             results = replace(results, seconds=seconds, gains=results.gains | gain)
-        for number, row in enumerate(rows[:count], 1):
+        for number, row in enumerate(self._growth[:count], 1):
             self._whole(store, row, number, results)
 
     def _made(self, index: int, axes: Axes, folder: Path) -> Sink:

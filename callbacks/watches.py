@@ -28,7 +28,7 @@ class ParameterGrowth(StreamCallback):
 
     @override
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
-        self.rows = growth(run.store)
+        self.rows = growth(run.store, self.rows)
 
 
 class RoutingWatch(StreamCallback):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from continual_petl.errors import StoreError
@@ -30,26 +30,36 @@ class GrowthRow:
     """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, excluding heads."""
 
 
-def growth(store: Store) -> list[GrowthRow]:
-    """Return one row per learned task, in the order they were learned."""
+def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
+    """Return one row per learned task, in the order they were learned.
+
+    Args:
+        store: the run.
+        known: earlier rows; if tasks have only been added since, only the new tasks are read.
+    """
     pinned, tasks = store.pinned(), store.tasks
     if not tasks:
         return []
     if pinned is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
-    return grown(((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks), pinned.num_parameters)
+    rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
+    new = ((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks[len(rows) :])
+    return rows + grown(new, pinned.num_parameters, rows)
 
 
-def grown(tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
+def grown(
+    tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int, before: Sequence[GrowthRow] = ()
+) -> list[GrowthRow]:
     """Return one row for each task.
 
     Args:
         tasks: each with its parameters by part and its bytes on disk.
         size: parameters of the backbone.
+        before: the rows of earlier tasks.
     """
     rows: list[GrowthRow] = []
-    stored = cumulative = 0
-    for number, (task, parts, num_bytes) in enumerate(tasks, 1):
+    stored, cumulative = (before[-1].stored, before[-1].cumulative_bytes) if before else (0, 0)
+    for number, (task, parts, num_bytes) in enumerate(tasks, len(before) + 1):
         trainable = sum(parts.values())
         stored, cumulative = stored + trainable, cumulative + num_bytes
         rows.append(
