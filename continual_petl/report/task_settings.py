@@ -116,7 +116,7 @@ def settings_in_words(certificate: Certificate, history: History | None) -> dict
     lines |= {named(name): value_in_words(value) for name, value in changed(bank, _BANK_ROWS).items()}
     lines["started from"] = certificate.started_from
     if certificate.reads:
-        lines["reads"] = ", ".join(repr(parent.task) for parent in certificate.reads)
+        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in certificate.reads)}"
     if not certificate.is_imported:
         lines |= {} if certificate.origin is None else {"trained by": certificate.origin.in_words}
         lines["learning rate"] = f"{training.learning_rate:g}"

@@ -64,7 +64,7 @@ def test_certificate_names_the_banks_that_were_read(
     assert "the banks of 'a', 'b'" in capsys.readouterr().out
     facts = next(each for each in read_facts(folder).tasks if each.name == "f")
     cells = [cell.text for row in settings_table(facts).rows for cell in row]
-    assert cells[cells.index("reads") + 1] == "'a', 'b'"
+    assert cells[cells.index("reads") + 1] == "the banks of 'a', 'b'"
 
 
 ASK = """
