@@ -3,12 +3,14 @@
 const keyOf = (element) => element.dataset.figure ?? element.caption?.textContent ?? element.id;
 const anchors = () => [...document.querySelectorAll("main > section, main > section .plot[data-figure], main > section > .wide > table")];
 
+let kept = null; // where the last refresh left the page: browsers round to whole pixels, which would add up
+
 const remember = () => {
   const top = anchors().find((element) => element.getBoundingClientRect().bottom > 60 && element.getBoundingClientRect().top > -400)
     ?? anchors().findLast((element) => element.getBoundingClientRect().top <= 60);
   const focus = document.activeElement;
   return {
-    top: top && { key: keyOf(top), at: top.getBoundingClientRect().top },
+    top: kept?.y === scrollY ? kept.top : top && { key: keyOf(top), at: top.getBoundingClientRect().top },
     focus: focus?.closest("main") && { section: focus.closest("section").id, tag: focus.tagName, id: focus.id, words: focus.textContent },
     task: document.getElementById("task")?.selectedOptions[0]?.textContent,
     details: document.getElementById("details"),
@@ -45,6 +47,7 @@ const restore = (was) => {
   }
   const top = was.top && anchors().find((element) => keyOf(element) === was.top.key);
   if (top) scrollBy({ top: top.getBoundingClientRect().top - was.top.at, behavior: "instant" });
+  kept = top ? { top: was.top, y: scrollY } : null;
 };
 
 const refresh = async () => {
