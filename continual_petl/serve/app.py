@@ -12,7 +12,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,41 +34,16 @@ from continual_petl.errors import StoreError
 from continual_petl.serve import responses
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
-from continual_petl.serve.metrics import Metrics
 from continual_petl.serve.openapi import BODY, EVENTS, METRICS, add_reference, declared
-from continual_petl.serve.problems import Problem, Unreadable, gone
-from continual_petl.serve.request_handling import (
-    AllowedHosts,
-    BodyLimit,
-    Observed,
-    as_problem,
-    read_request,
-    refused,
-)
+from continual_petl.serve.problems import Problem, as_problem, gone, refused
+from continual_petl.serve.request_handling import Gate, Metrics, read_request
 from continual_petl.serve.request_rows import Asked, asked_of
 from continual_petl.serve.settings import ServeSettings
 
-
-class Pieces:
-    """Passes pieces from the thread that generates them to the event loop in which this object was created."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.found: asyncio.Queue[str | None] = asyncio.Queue()
-        """The pieces; None after the last one."""
-        self.gone = False
-        """Whether the pieces are no longer read."""
-
-    def __call__(self, piece: str) -> None:
-        """Pass on a piece, unless it is empty.
-
-        Raises:
-            Problem: if the pieces are no longer read.
-        """
-        if self.gone:
-            raise gone()
-        if piece:
-            self._loop.call_soon_threadsafe(self.found.put_nowait, piece)
+_T = TypeVar("_T")
+_log = logging.getLogger("continual_petl.serve")
+_ABOUT = """Predictions for all tasks of one run, each made by the bank of its task. A row and its prediction have the same
+fields as in the output of `continual-petl predict --json`."""
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -78,8 +53,8 @@ def event(data: Any, name: str | None = None) -> bytes:
         >>> event({"text": "a b"}, "end")
         b'event: end\ndata: {"text": "a b"}\n\n'
     """
-    lines = [f"data: {json.dumps(data)}", "", ""]
-    return "\n".join(lines if name is None else [f"event: {name}", *lines]).encode("ascii")
+    first = "" if name is None else f"event: {name}\n"
+    return f"{first}data: {json.dumps(data)}\n\n".encode("ascii")
 
 
 async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
@@ -94,12 +69,6 @@ async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
 
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(all_events(), headers=headers, media_type="text/event-stream")
-
-
-_T = TypeVar("_T")
-_log = logging.getLogger("continual_petl.serve")
-_ABOUT = """Predictions for all tasks of one run, each made by the bank of its task. A row and its prediction have the same
-fields as in the output of `continual-petl predict --json`."""
 
 
 def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engine: Engine | None = None) -> FastAPI:
@@ -128,12 +97,8 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
         description=_ABOUT,
         lifespan=endpoint.lifespan,
         generate_unique_id_function=lambda route: route.name.strip("_"),
-        exception_handlers=dict.fromkeys((Problem, HTTPException, Exception), refused),
-        middleware=[  # the first is the outermost
-            Middleware(Observed, metrics=endpoint.metrics),
-            Middleware(AllowedHosts, hosts=settings.hosts),
-            Middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.client_s),
-        ],
+        exception_handlers=dict.fromkeys((Problem, StoreError, HTTPException, Exception), refused),
+        middleware=[Middleware(Gate, settings=settings, metrics=endpoint.metrics)],
     )
     endpoint.add_to(app)
     add_reference(app, settings, endpoint.catalog.taken)
@@ -144,13 +109,11 @@ class _Endpoint:
     """The paths of one application."""
 
     def __init__(self, folder: str | Path, settings: ServeSettings, engine: Engine) -> None:
-        self._settings, self._token = settings, settings.token()
+        self._settings, self._token, self._engine = settings, settings.token(), engine
         self.catalog = Catalog(folder)
         """The learned tasks."""
-        self.metrics = Metrics()
+        self.metrics = Metrics(engine, self.catalog)
         """Its counters."""
-        self._engine = engine
-        self.metrics.watch(self._engine, self.catalog)
         self._why_not_ready: str | None = "loading"
 
     @asynccontextmanager
@@ -183,7 +146,7 @@ class _Endpoint:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the paths to an application."""
-        allowed, no_token = ([], ()) if self._token is None else ([Depends(_allowed(self._token))], (401,))
+        allowed, no_token = ([], ()) if self._token is None else ([Depends(self._allowed)], (401,))
         add = partial(app.add_api_route, response_model=None)
         private = partial(add, dependencies=allowed)
         predicted = declared(responses.Predictions, *no_token, 404, 408, 409, 410, 415, 422, 429, 504, texts=EVENTS)
@@ -205,12 +168,19 @@ class _Endpoint:
         add("/health/ready", self._ready, summary="Whether the endpoint is ready to predict", responses=ready)
         add("/", _page, include_in_schema=False, response_class=HTMLResponse)
 
+    async def _allowed(
+        self, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+    ) -> None:
+        token = "" if credentials is None else credentials.credentials
+        if self._token is not None and not secrets.compare_digest(token.encode(), self._token.encode()):
+            raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
+
     async def _predict(self, request: Request) -> Response:
         log: dict[str, object] = request.scope["state"]["log"]
         if self._why_not_ready:
             raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
         body = await read_request(request)
-        asked = await self._read(lambda: asked_of(body, self.catalog, self._settings))
+        asked = asked_of(body, self.catalog, self._settings)
         log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
         if body.stream:
             return await streamed(self._events(asked, request))
@@ -222,13 +192,22 @@ class _Endpoint:
 
     async def _events(self, asked: Asked, request: Request) -> AsyncGenerator[bytes]:
         """Yield the pieces of a text as events, then its record, or the problem if one occurs after the first event."""
-        pieces, until = Pieces(), time.monotonic() + self._settings.timeout_s
-        answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=pieces), self.catalog))
-        answer.add_done_callback(lambda _: pieces.found.put_nowait(None))
+        loop, until, closed = asyncio.get_running_loop(), time.monotonic() + self._settings.timeout_s, False
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def put(piece: str) -> None:
+            """Pass on a piece from the thread that generates it; the exception ends the generation."""
+            if closed:
+                raise gone()
+            if piece:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=put), self.catalog))
+        answer.add_done_callback(lambda _: pieces.put_nowait(None))
         begun = False
         try:
             while True:
-                next_piece = asyncio.ensure_future(pieces.found.get())
+                next_piece = asyncio.ensure_future(pieces.get())
                 piece = await self._unless_gone(next_piece, request, until - time.monotonic())
                 if piece is None:
                     break
@@ -243,7 +222,7 @@ class _Endpoint:
                 raise
             yield event(as_problem(error).to_json(), "error")
         finally:
-            pieces.gone = True  # stops the generation
+            closed = True
             answer.cancel()
 
     async def _unless_gone(self, answer: asyncio.Future[_T], request: Request, seconds: float) -> _T:
@@ -262,29 +241,18 @@ class _Endpoint:
             answer.cancel()
             left.cancel()
 
-    async def _read(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a function that reads the catalog; retried once if a task may have just been forgotten."""
-        try:
-            return read()
-        except Unreadable:
-            await asyncio.to_thread(self.catalog.refresh)
-            return read()
-
     async def _tasks(self) -> Response:
-        catalog, entries = self.catalog, []
-
-        def entry(task: str) -> dict[str, Any] | None:
-            return catalog.entry(task) if task in catalog.seals else None
-
-        for task in list(catalog.seals):
-            entries.append(await self._read(partial(entry, task)))
-            # Reading all certificates takes a while, so other requests get a turn in between.
-            await asyncio.sleep(0)
-        return _json({"tasks": list(filter(None, entries))})
+        entries = []
+        for task in list(self.catalog.seals):
+            with suppress(Problem, StoreError):  # it was forgotten meanwhile
+                entries.append(self.catalog.task(task).entry)
+            await asyncio.sleep(0)  # reading certificates takes a while, so other requests get a turn in between
+        return _json({"tasks": entries})
 
     async def _task(self, task: str) -> Response:
-        certificate, entry = await self._read(lambda: (self.catalog.certificate(task), self.catalog.entry(task)))
-        return _json(entry | {"certificate": certificate.model_dump(mode="json", exclude={"tensors"})})
+        known = self.catalog.task(task)
+        certificate = known.certificate.model_dump(mode="json", exclude={"tensors"})
+        return _json(known.entry | {"certificate": certificate})
 
     async def _counted(self) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -296,17 +264,6 @@ class _Endpoint:
         why = self._why_not_ready
         body = {"ready": why is None, "tasks": len(self.catalog.seals)}
         return _json(body if why is None else body | {"why_not": why}, 200 if why is None else 503)
-
-
-def _allowed(expected: str) -> Callable[..., Any]:
-    async def allowed(
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-    ) -> None:
-        token = "" if credentials is None else credentials.credentials
-        if not secrets.compare_digest(token.encode(), expected.encode()):
-            raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
-
-    return allowed
 
 
 def _json(value: Any, status: int = 200) -> Response:

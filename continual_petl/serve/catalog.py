@@ -6,19 +6,31 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import StoreError, known_names
 from continual_petl.report.inventory import entry_of
 from continual_petl.serve.accepted_rows import AcceptedRows
-from continual_petl.serve.problems import Problem, Unreadable
+from continual_petl.serve.problems import Problem
 from continual_petl.store.certificate.certificate import ROUTER, Certificate
 from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
 
-_MAX_CERTIFICATES = 20_000
-"""Maximum number of certificates kept in memory, at about 50 kB each."""
+_MAX_TASKS = 20_000
+"""Maximum number of tasks whose certificates are kept in memory, at about 50 kB each."""
+
+
+@dataclass(frozen=True)
+class KnownTask:
+    """A learned task."""
+
+    certificate: Certificate
+    rows: AcceptedRows
+    """Which rows it takes."""
+    entry: dict[str, Any]
+    """Its kind, labels, score, size and seal."""
 
 
 class Catalog:
@@ -34,13 +46,11 @@ class Catalog:
 
     def __init__(self, folder: str | Path) -> None:
         open_store(folder)
-        self._live = Store(Path(folder), max_certificates=_MAX_CERTIFICATES)
+        self._live = Store(Path(folder), max_certificates=_MAX_TASKS)
         self._stamp: object = None
         self._refreshing = threading.Lock()
-        self._certificates: dict[str, Certificate] = {}
-        self._entries: dict[str, dict[str, Any]] = {}
-        self._taken: dict[str, AcceptedRows] = {}
-        self._together: tuple[dict[str, str], AcceptedRows] | None = None
+        self._known: dict[str, KnownTask] = {}
+        self._taken: tuple[dict[str, str], AcceptedRows] | None = None
         self.store = self._live
         """The run folder as it was at the last call of `refresh`."""
         self.seals: dict[str, str] = {}
@@ -66,9 +76,7 @@ class Catalog:
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
             kept = {*seals.values()}
-            self._certificates = {seal: value for seal, value in self._certificates.copy().items() if seal in kept}
-            self._entries = {seal: value for seal, value in self._entries.copy().items() if seal in kept}
-            self._taken = {seal: value for seal, value in self._taken.copy().items() if seal in kept}
+            self._known = {seal: known for seal, known in self._known.copy().items() if seal in kept}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True
@@ -77,62 +85,50 @@ class Catalog:
         """Return whether banks were added, replaced or removed since the last call of `refresh`."""
         return self._live.stamp() != self._stamp
 
-    def certificate(self, task: str) -> Certificate:
-        """Return a learned task's certificate.
+    def task(self, task: str) -> KnownTask:
+        """Return what is known of a learned task.
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
-            Unreadable: if the certificate cannot be read; the task may have been forgotten since the last call of `refresh`.
+            StoreError: if its certificate cannot be read; it may have been forgotten since the last call of `refresh`.
         """
         if seal := self.seals.get(task):
-            # `refresh` replaces these mappings in another thread: each is looked up once.
-            if (kept := self._certificates.get(seal)) is not None:
+            if (
+                kept := self._known.get(seal)
+            ) is not None:  # looked up once: `refresh` replaces the mapping in its thread
                 return kept
-            try:
-                certificate = self.store.certificate(task)
-            except StoreError as error:
-                raise Unreadable(task) from error
-            while len(self._certificates) >= _MAX_CERTIFICATES:
-                del self._certificates[next(iter(self._certificates))]
-            self._certificates[certificate.seal] = certificate
-            return certificate
+            certificate = self.store.certificate(task)
+            entry = entry_of(self.store, task) | {
+                "labels": None if certificate.labels is None else list(certificate.labels),
+                "pair": certificate.pair,
+                "routing": ROUTER in certificate.files,
+                "seal": certificate.seal,
+            }
+            while len(self._known) >= _MAX_TASKS:
+                del self._known[next(iter(self._known))]
+            known = self._known[certificate.seal] = KnownTask(certificate, AcceptedRows.by(certificate), entry)
+            return known
         if task in self.forgotten:
             raise Problem(
                 410, "forgotten", f"task {task!r} was forgotten on purpose: no bank predicts its rows any more"
             )
-        known = known_names(list(self.seals), task)
-        raise Problem(404, "unknown_task", f"task {task!r} has not been learned; learned tasks: {known}")
+        names = known_names(list(self.seals), task)
+        raise Problem(404, "unknown_task", f"task {task!r} has not been learned; learned tasks: {names}")
+
+    def certificate(self, task: str) -> Certificate:
+        """Return a learned task's certificate; see `task`."""
+        return self.task(task).certificate
 
     def taken(self) -> AcceptedRows:
         """Return which rows the learned tasks take; after a change, only the certificates of new tasks are read."""
         seals = self.seals
-        if self._together is not None and self._together[0] is seals:
-            return self._together[1]
+        if self._taken is not None and self._taken[0] is seals:
+            return self._taken[1]
         per_task = list[AcceptedRows]()
-        for task, seal in seals.items():
-            with suppress(Problem):  # it cannot be read at the moment; a request for the task says so
-                own = self._taken.get(seal) or AcceptedRows.by(self.certificate(task))
-                self._taken[seal] = own
-                per_task.append(own)
-        together = AcceptedRows.union(per_task)
+        for task in seals:
+            with suppress(Problem, StoreError):  # it cannot be read at the moment; a request for the task says so
+                per_task.append(self.task(task).rows)
+        taken = AcceptedRows.union(per_task)
         if len(per_task) == len(seals):
-            self._together = (seals, together)
-        return together
-
-    def entry(self, task: str) -> dict[str, Any]:
-        """Return a task's kind, labels, score, size and seal.
-
-        Raises:
-            Problem: see `certificate`.
-        """
-        if (entry := self._entries.get(self.seals.get(task, ""))) is not None:
-            return entry
-        certificate = self.certificate(task)
-        try:
-            known = entry_of(self.store, task)
-        except StoreError as error:
-            raise Unreadable(task) from error
-        labels = None if certificate.labels is None else list(certificate.labels)
-        own = {"pair": certificate.pair, "routing": ROUTER in certificate.files, "seal": certificate.seal}
-        entry = self._entries[certificate.seal] = known | {"labels": labels} | own
-        return entry
+            self._taken = seals, taken
+        return taken

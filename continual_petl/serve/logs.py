@@ -10,7 +10,9 @@ import json
 import logging
 import os
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from typing import Any
 
 from continual_petl.errors import printable
@@ -48,62 +50,58 @@ class NeverWaits(logging.Handler):
     def __init__(self, descriptor: int = 2, max_bytes: int = _MAX_BYTES) -> None:
         super().__init__()
         self._descriptor, self._max_bytes = descriptor, max_bytes
-        self._lines: list[bytes] = []
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         self._num_bytes = 0
         self.num_dropped = 0
         """Number of lines that were dropped."""
-        self._closed = False
-        self._changed = threading.Condition()
+        self._counting = threading.Lock()
         # A daemon thread, so that the process can exit even if nobody reads its standard error.
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass on a line, or drop it if too many are waiting."""
-        line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
-        with self._changed:
-            if self._lines and self._num_bytes + len(line) > self._max_bytes:
+        line = self._line(record)
+        with self._counting:
+            if self._num_bytes and self._num_bytes + len(line) > self._max_bytes:
                 self.num_dropped += 1
                 return
-            self._lines.append(line)
             self._num_bytes += len(line)
-            self._changed.notify()
+        self._lines.put(line)
 
     def close(self) -> None:
         """Wait a moment for the remaining lines to be written."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._lines.put(None)
         self._thread.join(_LAST_WAIT_S)
         super().close()
 
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + "\n").encode("utf-8", "backslashreplace")
+
     def _work(self) -> None:
         reported = 0
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines or self._closed)
-                lines, self._lines, self._num_bytes = self._lines, [], 0
-                dropped, reported = self.num_dropped - reported, self.num_dropped
-            if dropped:
-                text = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough, or was full"
-                lines.append(
-                    (self.format(logging.makeLogRecord({"levelname": "WARNING", "msg": text})) + "\n").encode()
-                )
-            if not lines:
-                return
-            try:
-                self._write(b"".join(lines))
-            except OSError:  # for instance, the disk is full; reported before the next line that can be written
-                with self._changed:
-                    self.num_dropped += len(lines) - bool(dropped)
-                    reported -= dropped
-                    if self._closed and not self._lines:
-                        return
+        line: bytes | None = b""
+        while line is not None:
+            line = self._lines.get()
+            written = self._written(line or b"")
+            with self._counting:
+                self._num_bytes -= len(line or b"")
+                self.num_dropped += not written
+                dropped = self.num_dropped - reported
+            if written and dropped and self._written(self._note(dropped)):
+                reported += dropped
 
-    def _write(self, content: bytes) -> None:
+    def _note(self, dropped: int) -> bytes:
+        text = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough, or was full"
+        return self._line(logging.makeLogRecord({"levelname": "WARNING", "msg": text}))
+
+    def _written(self, content: bytes) -> bool:
+        """Write to the file descriptor; return whether it took everything, which a full disk does not."""
         # Not through sys.stderr, whose lock Python would wait for when the process exits.
-        while content:
-            content = content[os.write(self._descriptor, content) :]
+        with suppress(OSError):
+            while content:
+                content = content[os.write(self._descriptor, content) :]
+        return not content
 
 
 def num_dropped() -> int:

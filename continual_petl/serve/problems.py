@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import logging
+from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.errors import InputError
+from fastapi import Request, Response
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+from continual_petl.errors import StoreError
+
+_log = logging.getLogger("continual_petl.serve")
 
 
 class Problem(Exception):
@@ -17,7 +24,7 @@ class Problem(Exception):
         message: one paragraph: what was found, what is allowed, what to do.
         row: 1-based number of the row that the problem is about.
         retry_after: seconds after which the same request may succeed.
-        allow: the methods that the path has, if it has not the one of the request.
+        headers: further headers of the response.
     """
 
     def __init__(
@@ -27,15 +34,11 @@ class Problem(Exception):
         message: str,
         row: int | None = None,
         retry_after: int | None = None,
-        allow: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(status, code, message, row, retry_after, allow)
+        super().__init__(status, code, message, row, retry_after, headers)  # replicas send problems by pickle
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
-        self.allow = allow
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Return what pickle needs to recreate this problem, since replicas send problems to the endpoint's process."""
-        return Problem, self.args
+        self._headers = headers or {}
 
     def __str__(self) -> str:
         return self.message
@@ -48,33 +51,50 @@ class Problem(Exception):
     def headers(self) -> dict[str, str]:
         """Return the headers of the response."""
         own = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}.get(self.status, {})
-        after = None if self.retry_after is None else str(self.retry_after)
-        more = {"retry-after": after, "allow": self.allow}
-        return own | {name: value for name, value in more.items() if value is not None}
+        after = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        return {**own, **after, **self._headers}
+
+    def response(self) -> Response:
+        """Return the response to the request."""
+        return Response(to_json(self.to_json()), self.status, self.headers(), "application/json")
 
 
-class Unreadable(Problem):
-    """A task cannot be read right now.
+def refused(request: Request, error: Exception) -> Response:
+    """Return the response to a request that failed."""
+    return as_problem(error, request).response()
 
-    It may have been forgotten in the meantime, which re-reading the run folder would show.
+
+def as_problem(error: Exception, request: Request | None = None) -> Problem:
+    """Return what a client may learn about an error: neither paths on this machine nor tracebacks.
 
     Args:
-        task: its name.
+        error: the error.
+        request: the request, for messages about its path and method.
     """
-
-    def __init__(self, task: str) -> None:
-        super().__init__(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log", retry_after=1)
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        path, method = ("", "") if request is None else (request.url.path, request.method)
+        headers = error.headers or {}
+        code, message = {
+            404: ("unknown_path", f"there is no path {path!r:.200}: /docs lists all paths"),
+            405: (
+                "wrong_method",
+                f"the path {path!r:.200} has no method {method:.20}; allowed: {headers.get('Allow')}",
+            ),
+        }.get(error.status_code, ("bad_request", f"the request cannot be read: {error.detail}"))
+        return Problem(error.status_code, code, message, headers=headers)
+    if isinstance(error, StoreError):
+        _log.error("a task or bank cannot be read: %s", error)
+        message = "a task of this request cannot be read at the moment: see the endpoint's log"
+        return Problem(503, "unreadable", message, retry_after=1)
+    _log.error("a request failed", exc_info=error)
+    return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")
 
 
 def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_row") -> Problem:
     """Return a problem with one row, given its 1-based number."""
     return Problem(status, code, f"row {number}: {message}", row=number)
-
-
-def unusable(error: InputError, number: int) -> Problem:
-    """Return the problem with a row that was predicted alone, with the row's number in place of the error's "row 1"."""
-    message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
-    return Problem(409, "bad_row", message, row=number)
 
 
 def gone() -> Problem:

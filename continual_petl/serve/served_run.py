@@ -7,6 +7,7 @@ between two batches, never during one. Each task is verified once, before its fi
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -32,7 +33,7 @@ from continual_petl.predictor.task_finder import (
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.serve.catalog import Catalog
-from continual_petl.serve.problems import Problem, Unreadable, no_routing, unusable
+from continual_petl.serve.problems import Problem, as_problem, no_routing
 from continual_petl.serve.request_rows import Asked
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.store.bank_cache import RESIDENT_BYTES
@@ -53,16 +54,13 @@ class VerifiedTasks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._verified: dict[str, str] = {}
-        self._refused: dict[str, tuple[str, float]] = {}
+        self._checked: dict[str, tuple[str, float]] = {}
         self._checker: Checker | None = None
 
     def refresh(self) -> None:
         """Use the session's current store; called after the run folder has changed."""
         self._checker = None
-        has = self._session.store.has
-        self._verified = {task: seal for task, seal in self._verified.items() if has(task)}
-        self._refused = {task: found for task, found in self._refused.items() if has(task)}
+        self._checked = {task: found for task, found in self._checked.items() if self._session.store.has(task)}
 
     def check(self, tasks: Iterable[str]) -> None:
         """Verify the current certificates of tasks that have not been verified yet.
@@ -72,19 +70,17 @@ class VerifiedTasks:
         """
         for task in dict.fromkeys(tasks):
             seal = self._session.store.certificate(task).seal
-            if self._verified.get(task) == seal:
-                continue
-            refused, until = self._refused.get(task, ("", 0.0))
-            if refused != seal or time.monotonic() >= until:
+            checked, refused_until = self._checked.get(task, ("", 0.0))
+            if checked != seal or 0 < refused_until <= time.monotonic():
                 self._checker = self._checker or Checker(self._session, indexed=True, data=False)
                 check = self._checker.check(task)
-                if check.ok:
-                    self._verified[task] = seal
-                    continue
-                _log.error("task %s is not served: %s", task, " ".join(check.problems))
-                self._refused[task] = seal, time.monotonic() + REFUSED_S
-            message = f"task {task!r} does not match its certificate, so it gives no predictions"
-            raise Problem(503, "not_verified", message, retry_after=REFUSED_S)
+                refused_until = 0.0 if check.ok else time.monotonic() + REFUSED_S
+                self._checked[task] = seal, refused_until
+                if not check.ok:
+                    _log.error("task %s is not served: %s", task, " ".join(check.problems))
+            if refused_until:
+                message = f"task {task!r} does not match its certificate, so it gives no predictions"
+                raise Problem(503, "not_verified", message, retry_after=REFUSED_S)
 
 
 _LOADING = threading.Lock()
@@ -156,9 +152,9 @@ class ServedRun:
         except (Problem, InputError, StoreError) as error:
             if len(jobs) > 1:
                 return [outcomes for job in jobs for outcomes in self.answer([job])]
-            if isinstance(error, Unreadable | StoreError) and jobs[0].put is None and self._catalog.changed():
+            if isinstance(error, StoreError) and jobs[0].put is None and self._catalog.changed():
                 return self.answer(jobs)  # a bank was forgotten or replaced meanwhile
-            return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
+            return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else as_problem(error)]
 
     def _in_pieces(self, job: Asked, put: Put) -> Outcomes:
         """Pass on the text of one row in pieces; a queue runs such a job in a batch of its own."""
@@ -179,7 +175,9 @@ class ServedRun:
         if isinstance(error, MemoryRanOutError):
             return Problem(413, "memory", "memory ran out: send fewer or shorter rows")
         if job.num_rows == 1:
-            return unusable(error, job.numbers[0])
+            # The row was predicted alone, so the message calls it "row 1".
+            message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {job.numbers[0]}", str(error), count=1)
+            return Problem(409, "bad_row", message, row=job.numbers[0])
         middle = job.num_rows // 2
         for half in (range(middle), range(middle, job.num_rows)):
             (outcome,) = self.answer([job.part(half)])
@@ -199,12 +197,6 @@ class ServedRun:
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
             self._session.models.evict_all()  # with all copies: a forgotten bank must not stay in memory
-
-    def _problem(self, error: Exception) -> Problem:
-        if isinstance(error, Problem):
-            return error
-        _log.error("a batch failed: %s", error)
-        return Problem(503, "unreadable", "a bank of this request cannot be read at the moment: see the endpoint's log")
 
     def _verify(self, tasks: Sequence[str]) -> None:
         """Verify the certificates of tasks that are used for the first time.

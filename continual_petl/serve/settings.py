@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-import sys
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field, model_validator
+
+from continual_petl._strict_model import UserSpec
 from continual_petl.errors import InputError
 
 Unknown = Literal["reject", "nearest"]
-ENGINES = ("local", "ray")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MIN_TOKEN = 16
 """Minimum number of characters of a token; a shorter one could be guessed."""
-_COUNTS = ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas", "max_connections")
-_BOUNDS = (
-    (("port",), 0, 65535, "an integer from 0 (any free port) to 65535"),
-    (_COUNTS, 1, math.inf, "an integer of at least 1"),
-    (("resident_bytes",), 0, math.inf, "an integer of at least 0 (0: one bank is kept)"),
-    (("timeout_s", "client_s", "watch_s"), math.ulp(0.0), sys.float_info.max, "a number of seconds above 0"),
-    (("window_ms",), 0, 60_000, "a number of milliseconds from 0 to 60000"),
-)
-"""The lowest and highest value of settings, and both in words."""
+_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Numbers of kernels that oneDNN keeps, and that torch keeps in each thread; 1,024 each by default."""
+_KERNELS = 128
+_Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(UserSpec):
     """How a run is served.
 
     Raises:
@@ -37,52 +32,48 @@ class ServeSettings:
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = 8000
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port to listen on; 0 means any free one."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that requests may have in their Host header. On a loopback address, the loopback names are always allowed; on
     other addresses, at least one name has to be given."""
     token_file: Path | None = None
     """File with the token that requests need; None: no token is needed."""
-    window_ms: float = 5.0
+    window_ms: Annotated[float, Field(ge=0, le=60_000)] = 5.0
     """How long the first row of a batch waits for others, in milliseconds."""
-    batch_rows: int = 64
+    batch_rows: _Count = 64
     """Maximum number of rows that are computed together."""
-    max_rows: int = 512
+    max_rows: _Count = 512
     """Maximum number of rows of one request."""
-    max_characters: int = 20_000
+    max_characters: _Count = 20_000
     """Maximum number of characters of one row."""
-    max_body_bytes: int = 8 * 2**20
+    max_body_bytes: _Count = 8 * 2**20
     """Maximum size of a request's body in bytes."""
-    max_waiting: int = 2048
+    max_waiting: _Count = 2048
     """Maximum number of waiting rows; requests beyond that are refused with status 429."""
-    timeout_s: float = 30.0
+    timeout_s: _Seconds = 30.0
     """Seconds after which a request fails with status 504."""
-    client_s: float = 30.0
+    client_s: _Seconds = 30.0
     """Seconds that a client may take to send the head of a request, to send its body, and to read a part of the response."""
-    max_connections: int | None = None
+    max_connections: _Count | None = None
     """Maximum number of connections; None means half of the file descriptors that this process may have, at most 1,024."""
-    resident_bytes: int | None = None
-    """Memory limit for all banks together, in bytes; None means 1 GiB. See `Run`."""
+    resident_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Memory limit for all banks together, in bytes; 0 keeps one bank, and None means 1 GiB. See `Run`."""
     unknown: Unknown = "reject"
     """What happens to rows that resemble no task's rows, unless a request says otherwise. See `Run.predict`."""
-    watch_s: float = 1.0
+    watch_s: _Seconds = 1.0
     """Seconds between two checks of the run folder for tasks that other processes have learned or forgotten."""
     log_texts: bool = False
     """Whether the log contains the texts of rows and predictions."""
     remote_code: bool = False
     """Whether Python code that comes with the backbone may be executed. See `Run`."""
-    engine: str = "local"
+    engine: Literal["local", "ray"] = "local"
     """``local``: rows are predicted in this process; ``ray``: in replicas on Ray Serve."""
-    replicas: int = 1
+    replicas: _Count = 1
     """Number of replicas on Ray Serve."""
 
-    def __post_init__(self) -> None:
-        for names, lowest, highest, words in _BOUNDS:
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not lowest <= value <= highest:
-                    raise InputError(f"{name}: got {value}; must be {words}")
+    @model_validator(mode="after")
+    def _check(self) -> ServeSettings:
         for name in self.allowed_hosts:
             if not name or "*" in name.removeprefix("*."):
                 raise InputError(
@@ -93,8 +84,6 @@ class ServeSettings:
                 f"max_waiting: got {self.max_waiting}, but a request may have {self.max_rows} rows, which would always be "
                 "refused: raise max_waiting, or lower max_rows"
             )
-        if self.engine not in ENGINES:
-            raise InputError(f"engine: got {self.engine!r}; allowed: {', '.join(ENGINES)}")
         if self.replicas > 1 and self.engine != "ray":
             raise InputError(
                 f"replicas: got {self.replicas}, but only the ray engine supports replicas; use engine ray"
@@ -104,6 +93,7 @@ class ServeSettings:
                 f"host: {self.host} can be reached from other machines, so the host names of requests must be given, "
                 "for instance --allowed-host models.example.org; it is also wise to require a token (--token-file)"
             )
+        return self
 
     @property
     def streams(self) -> bool:
@@ -142,3 +132,13 @@ class ServeSettings:
                 'create one with: python -c "import secrets; print(secrets.token_urlsafe())"'
             )
         return text
+
+
+def bound_kernel_caches() -> None:
+    """Let oneDNN and torch keep fewer compiled kernels, unless the user has configured it; called before torch is imported.
+
+    For bf16 on a CPU, a kernel is compiled for every shape, and takes about 300 kB in each of the two caches. Requests of all
+    sizes have thousands of shapes, so the caches would fill, with few hits. A pass through a backbone needs about 20.
+    """
+    for name in _CACHES:
+        os.environ.setdefault(name, str(_KERNELS))

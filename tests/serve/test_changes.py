@@ -55,8 +55,8 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
     assert response.json()["predictions"][0]["task"] != "second"
 
 
-def test_forgotten_task_is_gone_before_the_folder_is_reread(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is reread in another thread, since that takes a while with many tasks."""
+def test_folder_is_reread_in_another_thread(own: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a while with many tasks."""
     looked: list[threading.Thread] = []
     look = Catalog.refresh
 
@@ -65,17 +65,22 @@ def test_forgotten_task_is_gone_before_the_folder_is_reread(own: Path, monkeypat
         return look(catalog)
 
     monkeypatch.setattr(Catalog, "refresh", watched)
-    with TestClient(make_app(own, ServeSettings(watch_s=1000)), base_url="http://127.0.0.1") as client:
-        assert _ask(client, "second")[0] == 200
-        looked.clear()
-        assert client.portal is not None
-        loop = client.portal.call(threading.current_thread)
-        forget(own, "second")
-        assert _ask(client, "second") == (410, "forgotten")
-        assert client.get("/v1/tasks/second").status_code == 410
-        assert "second" not in [each["task"] for each in client.get("/v1/tasks").json()["tasks"]]
+    client = opened(own)
+    assert client.portal is not None
+    loop = client.portal.call(threading.current_thread)
+    looked.clear()
+    forget(own, "second")
+    until(lambda: client.get("/v1/tasks/second").status_code == 410)
+    assert "second" not in [each["task"] for each in client.get("/v1/tasks").json()["tasks"]]
     assert looked
     assert loop not in looked
+
+
+def test_forgotten_task_gives_no_predictions_before_the_folder_is_reread(own: Path) -> None:
+    with TestClient(make_app(own, ServeSettings(watch_s=1000)), base_url="http://127.0.0.1") as client:
+        assert _ask(client, "second")[0] == 200
+        forget(own, "second")
+        assert _ask(client, "second") == (410, "forgotten")
 
 
 def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +128,9 @@ class Replaced(dict[str, Any]):
 
 def test_refresh_in_another_thread_never_takes_what_is_being_looked_up(own: Path) -> None:
     catalog = Catalog(own)
-    entry, taken = catalog.entry("first"), catalog.taken()
-    certificate = catalog.certificate("first")
-    catalog._together = None
-    for name in ("_certificates", "_entries", "_taken"):
-        setattr(catalog, name, Replaced(getattr(catalog, name)))
-    assert catalog.entry("first") == entry
-    assert catalog.certificate("first") is certificate
+    known, taken = catalog.task("first"), catalog.taken()
+    catalog._taken, catalog._known = None, Replaced(catalog._known)
+    assert catalog.task("first") is known
     assert catalog.taken() == taken
 
 

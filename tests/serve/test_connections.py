@@ -17,13 +17,13 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from continual_petl.cli.main import main
 from continual_petl.serve import Client, ServeSettings, logs, make_app, request_handling, server
-from continual_petl.serve.connections import max_connections
-from continual_petl.serve.server import server_of
+from continual_petl.serve.server import max_connections, server_of
 from tests.processes import Forked
 
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -35,21 +35,14 @@ HALF = {
     "half a body for an unknown path": HEAD.replace(b"predict", b"none") + b"Content-Length: 100\r\n\r\n{",
 }
 Address = tuple[str, int]
-PARSERS = ["httptools", pytest.param("h11", marks=pytest.mark.slow)]
+PARSERS = [HttpToolsProtocol, pytest.param(H11Protocol, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(params=PARSERS, autouse=True)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the parser that the test's servers use: uvicorn uses h11 if httptools is not installed."""
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the parser of the test's servers: uvicorn uses h11 if httptools is not installed."""
     monkeypatch.setattr("continual_petl.serve.server.log_config", lambda: None)  # leaves the log to pytest
-    load = uvicorn.Config.load
-
-    def loaded(config: uvicorn.Config) -> None:
-        config.http = request.param
-        load(config)
-
-    monkeypatch.setattr(uvicorn.Config, "load", loaded)
-    return str(request.param)
+    monkeypatch.setattr("continual_petl.serve.server.AutoHTTPProtocol", request.param)
 
 
 @contextmanager
@@ -132,11 +125,8 @@ def test_what_is_not_http_is_refused_in_words(content: bytes) -> None:
 def test_unfinished_request_is_ended(
     learned: Path, half: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("continual_petl.serve.connections._LOG_S", 0)
     if "path" in half:
-        monkeypatch.setattr(
-            "continual_petl.serve.connections._GRACE_S", 0.0
-        )  # this path reads no body, so none is late
+        monkeypatch.setattr("continual_petl.serve.server._GRACE_S", 0.0)  # this path reads no body, so none is late
     with running(learned, client_s=0.2) as address, opened(address, HALF[half]) as slow:
         found = rest(slow)
         assert healthy(address, "/health/live") == 200

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from continual_petl import learn
-from continual_petl.serve import Client, batch_queue, kernel_caches
+from continual_petl.serve import Client, batch_queue, settings
 from continual_petl.serve.batch_queue import WorkerThread
-from continual_petl.serve.kernel_caches import bound_kernel_caches
+from continual_petl.serve.settings import bound_kernel_caches
 from tests.serve.test_server import served
 from tests.streams_in_code import stream, task
 
@@ -25,7 +25,7 @@ BF16 = pytest.mark.skipif(
 )
 _GROWTH = """
 import ctypes
-from continual_petl.serve.kernel_caches import bound_kernel_caches
+from continual_petl.serve.settings import bound_kernel_caches
 {bound}
 import torch
 class Info(ctypes.Structure):
@@ -48,7 +48,7 @@ print(used() - before)
 
 
 def _grown(bound: str) -> int:
-    environment = {name: value for name, value in os.environ.items() if name not in kernel_caches._CACHES}
+    environment = {name: value for name, value in os.environ.items() if name not in settings._CACHES}
     script = _GROWTH.format(bound=bound)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     return int(done.stdout)
@@ -63,7 +63,7 @@ def test_compiled_kernels_are_bounded() -> None:
 
 
 def test_limits_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    oneDNN, torchs = kernel_caches._CACHES
+    oneDNN, torchs = settings._CACHES
     monkeypatch.setenv(oneDNN, "7")
     monkeypatch.delenv(torchs, raising=False)
     monkeypatch.setitem(os.environ, torchs, "x")  # so that the test leaves no trace

@@ -95,17 +95,17 @@ class Tasks(Catalog):
     """The learned tasks of golden stores, some of them changed, without a run folder."""
 
     def __init__(self, *certificates: Certificate) -> None:
-        self._known = {certificate.task: certificate for certificate in certificates}
+        self._certificates = {certificate.task: certificate for certificate in certificates}
 
     def certificate(self, task: str) -> Certificate:
         """Return a task's certificate."""
-        if task not in self._known:
+        if task not in self._certificates:
             raise Problem(404, "unknown_task", task)
-        return self._known[task]
+        return self._certificates[task]
 
     def taken(self) -> AcceptedRows:
         """Return which rows the tasks take."""
-        return AcceptedRows.union(map(AcceptedRows.by, self._known.values()))
+        return AcceptedRows.union(map(AcceptedRows.by, self._certificates.values()))
 
 
 def _tasks(*names: str) -> Tasks:

@@ -226,11 +226,14 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
             400,
             "the body cannot be read as JSON: its brackets are nested too deeply; a request needs at most six levels",
         ),
-        (b'{"inputs": NaN}', 400, "the body cannot be read as JSON: NaN is not JSON; a request needs no numbers"),
-        (
-            b'{"inputs": ' + b"9" * 5000 + b"}",
-            400,
-            "the body cannot be read as JSON: it has a number of too many digits; a request needs no numbers",
+        *(
+            (
+                b'{"inputs": ' + number + b"}",
+                400,
+                "the body cannot be read as JSON: it has NaN, an infinity, or a number of too many digits; a request needs "
+                "no numbers",
+            )
+            for number in (b"NaN", b"-Infinity", b"9" * 5000)
         ),
     ],
 )

@@ -88,11 +88,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(
             f"serve: {error.name} is not installed; install the extra: pip install 'continual-petl[serve]'"
         ) from error
-    from continual_petl.serve.kernel_caches import bound_kernel_caches
-    from continual_petl.serve.settings import ServeSettings
+    from continual_petl.serve.settings import ServeSettings, bound_kernel_caches
 
     # The options are named like the settings; some settings have no option.
-    given = {key: value for key, value in vars(arguments).items() if key in ServeSettings.__dataclass_fields__}
+    given = {key: value for key, value in vars(arguments).items() if key in ServeSettings.model_fields}
     settings = ServeSettings(**given | {"allowed_hosts": tuple(arguments.allowed_hosts)})
     bound_kernel_caches()
     with heavy_imports():
