@@ -34,10 +34,11 @@ from continual_petl.errors import StoreError
 from continual_petl.serve import responses
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
-from continual_petl.serve.openapi import BODY, EVENTS, METRICS, add_reference, declared
 from continual_petl.serve.problems import Problem, as_problem, gone, refused
 from continual_petl.serve.request_handling import Gate, Metrics, read_request
 from continual_petl.serve.request_rows import Asked, asked_of
+from continual_petl.serve.request_schema import BODY, add_reference
+from continual_petl.serve.responses import EVENTS, METRICS, declared
 from continual_petl.serve.settings import ServeSettings
 
 _T = TypeVar("_T")
@@ -126,8 +127,6 @@ class _Endpoint:
         yield
         self._why_not_ready = "stopping"
         watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
         await self._engine.stop()
 
     async def _watch(self) -> None:

@@ -11,7 +11,6 @@ thread that compiled them exists; for bf16 on a CPU, several of about 200 kB for
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,8 +52,6 @@ class WorkerThread:
 
 
 _J = TypeVar("_J", bound="Sized")
-_LONGEST_WAIT = 60
-"""Maximum number of seconds that a refused client is asked to wait."""
 
 
 class Sized(Protocol):
@@ -103,7 +100,6 @@ class BatchQueue(Generic[_J, _T]):
         self._queue: deque[_Waiting[_J, _T]] = deque()
         self.num_waiting = 0
         """Number of rows in the queue, not counting those that are being computed."""
-        self._rows_per_s = 0.0
         self._changed = asyncio.Event()
         self._closing = False
         self._thread = WorkerThread(f"queue-{name}")
@@ -121,29 +117,23 @@ class BatchQueue(Generic[_J, _T]):
             await self._task
         self._thread.stop()
 
-    def check_room(self, num_rows: int) -> None:
-        """Refuse rows if there is no room for them in the queue.
-
-        Raises:
-            Problem: 429, with the number of seconds after which there should be room; 503 if the queue is stopping.
-        """
+    def _check_room(self, num_rows: int) -> None:
         if self._closing:
             message = "the endpoint is stopping: send the request to another one"
             raise Problem(503, "stopping", message, retry_after=5)
         if self.num_waiting + num_rows > self._max_waiting:
-            seconds = math.ceil(self.num_waiting / self._rows_per_s) if self._rows_per_s else 1
             message = (
                 f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} are allowed: try again later"
             )
-            raise Problem(429, "busy", message, retry_after=max(1, min(seconds, _LONGEST_WAIT)))
+            raise Problem(429, "busy", message, retry_after=1)
 
     async def answer(self, jobs: Sequence[_J]) -> list[_T]:
         """Return the outcomes of the parts of one request. If the caller is cancelled, waiting parts leave the queue.
 
         Raises:
-            Problem: if there is no room, or one of the parts has a problem.
+            Problem: if there is no room (429), the queue is stopping (503), or one of the parts has a problem.
         """
-        self.check_room(sum(job.num_rows for job in jobs))
+        self._check_room(sum(job.num_rows for job in jobs))
         loop = asyncio.get_running_loop()
         waiting = [_Waiting[_J, _T](job, loop.create_future()) for job in jobs]
         self._queue.extend(waiting)
@@ -169,11 +159,8 @@ class BatchQueue(Generic[_J, _T]):
     async def _work(self) -> None:
         while await self._filled():
             batch = self._next()
-            rows, started = sum(part.job.num_rows for part in batch), time.monotonic()
-            self._seen(rows)
+            self._seen(sum(part.job.num_rows for part in batch))
             outcomes = await self._thread.call(self._computed, [part.job for part in batch])
-            speed = rows / max(time.monotonic() - started, 1e-9)
-            self._rows_per_s = speed if not self._rows_per_s else 0.8 * self._rows_per_s + 0.2 * speed
             for part, outcome in zip(batch, outcomes, strict=True):
                 if part.answer.done():
                     continue

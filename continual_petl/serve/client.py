@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import httpx2
 
@@ -32,8 +31,8 @@ class EndpointError(RuntimeError):
         self.status, self.code, self.row, self.retry_after = status, code, row, retry_after
 
 
-class Client:
-    """Requests predictions from an endpoint.
+class Client(httpx2.Client):
+    """Requests predictions from an endpoint; its other paths, such as ``/metrics``, are read by the methods of httpx2.
 
     Args:
         url: the endpoint's address.
@@ -52,19 +51,7 @@ class Client:
         self, url: str, *, token: str | None = None, timeout: float = 60, transport: httpx2.BaseTransport | None = None
     ) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        super().__init__(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def predict(
         self,
@@ -97,7 +84,7 @@ class Client:
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
             "unknown": unknown,
         }
-        records: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
+        records: list[Record] = self._answer(self.post("/v1/predict", json=_plain(body)))["predictions"]
         return records[0] if single else records
 
     def generate(self, row: Any, task: str) -> Iterator[str]:
@@ -112,7 +99,7 @@ class Client:
             httpx2.TransportError: if the endpoint cannot be reached.
         """
         body = {"inputs": [row], "task": task, "stream": True}
-        with self._http.sse("/v1/predict", method="POST", json=_plain(body)) as events:
+        with self.sse("/v1/predict", method="POST", json=_plain(body)) as events:
             if not events.response.is_success:
                 events.response.read()
                 self._answer(events.response)
@@ -132,7 +119,7 @@ class Client:
         Raises:
             EndpointError: if the endpoint refuses the request.
         """
-        tasks: list[dict[str, Any]] = self._answer(self._http.get("/v1/tasks"))["tasks"]
+        tasks: list[dict[str, Any]] = self._answer(self.get("/v1/tasks"))["tasks"]
         return tasks
 
     def task(self, name: str) -> dict[str, Any]:
@@ -141,7 +128,7 @@ class Client:
         Raises:
             EndpointError: if the task has not been learned, or was forgotten.
         """
-        task: dict[str, Any] = self._answer(self._http.get(f"/v1/tasks/{name}"))
+        task: dict[str, Any] = self._answer(self.get(f"/v1/tasks/{name}"))
         return task
 
     @staticmethod

@@ -13,11 +13,12 @@ from itertools import chain
 from pathlib import Path
 
 from continual_petl.heads.predictions import Prediction
-from continual_petl.predictor.records import ANSWER, Record
+from continual_petl.predictor.records import Record, route_of
+from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.batch_queue import BatchQueue
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.request_rows import Asked
-from continual_petl.serve.served_run import Later, Outcomes, ServedRun, record
+from continual_petl.serve.served_run import Outcomes, ServedRun
 from continual_petl.serve.settings import ServeSettings
 
 Seen = Callable[[str, int], None]
@@ -127,9 +128,7 @@ class LocalEngine(Engine):
         for index, task in enumerate(asked.tasks):
             texts = task is not None and catalog.certificate(task).generation is not None
             queues.setdefault("texts" if texts else "labels", []).append(index)
-        for name, own in queues.items():
-            self._queue(name).check_room(len(own))  # before any part is queued
-        parts = [asyncio.ensure_future(self._in_queue(name, asked, own, catalog)) for name, own in queues.items()]
+        parts = [asyncio.ensure_future(self._in_queue(name, asked, own)) for name, own in queues.items()]
         try:
             records = dict(chain.from_iterable(found.items() for found in await asyncio.gather(*parts)))
         finally:
@@ -137,17 +136,16 @@ class LocalEngine(Engine):
                 part.cancel()  # waiting parts leave the queue
         return [records[index] for index in range(asked.num_rows)]
 
-    async def _in_queue(self, name: str, asked: Asked, own: Sequence[int], catalog: Catalog) -> dict[int, Record]:
+    async def _in_queue(self, name: str, asked: Asked, own: Sequence[int]) -> dict[int, Record]:
         """Return the records of some rows by their indices, after they have waited in a queue."""
         size = self._settings.batch_rows
         parts = [asked.part(own[start : start + size]) for start in range(0, len(own), size)]
         outcomes = dict(zip(own, chain.from_iterable(await self._queue(name).answer(parts)), strict=True))
-        routes = {index: outcome.route for index, outcome in outcomes.items() if isinstance(outcome, Later)}
-        records = {index: outcome for index, outcome in outcomes.items() if not isinstance(outcome, Later)}
+        routes = {index: outcome for index, outcome in outcomes.items() if isinstance(outcome, Route)}
+        records = {index: outcome for index, outcome in outcomes.items() if not isinstance(outcome, Route)}
         if routes:
             tasks = [routes[index].task if index in routes else None for index in range(asked.num_rows)]
-            texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(routes), catalog)
+            texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(routes))
             for index, route in routes.items():
-                generated = Prediction(task=route.task, value=texts[index][ANSWER])
-                records[index] = record(catalog, asked.rows[index], route.beside(generated))
+                records[index] = route_of(route.beside(Prediction(task=route.task))) | texts[index]
         return records

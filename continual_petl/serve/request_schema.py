@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from fastapi import FastAPI
 
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.serve.accepted_rows import PAIR, UNNAMED, AcceptedRows, Form, bare
@@ -20,6 +22,12 @@ from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
 Schema = dict[str, Any]
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _REF = "#/components/schemas/"
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/PredictRequest"}}},
+    }
+}
 
 
 def request_schemas(settings: ServeSettings, taken: AcceptedRows) -> dict[str, Schema]:
@@ -178,3 +186,25 @@ def _ref(name: str) -> Schema:
 
 def _list(name: str, fewest: int, most: int) -> Schema:
     return {"type": "array", "items": _ref(name), "minItems": fewest, "maxItems": most}
+
+
+def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], AcceptedRows]) -> None:
+    """Let an application describe the requests that it takes, which follow the learned tasks.
+
+    Args:
+        app: the application, with all its paths.
+        settings: how the run is served.
+        taken: returns what the learned tasks take.
+    """
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = generated()  # FastAPI keeps it
+        # FastAPI expects that any parameter of a path may be refused, even a text.
+        schema["paths"]["/v1/tasks/{task}"]["get"]["responses"].pop("422", None)
+        types = schema["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            types.pop(name, None)
+        return schema | {"components": schema["components"] | {"schemas": types | request_schemas(settings, taken())}}
+
+    app.openapi = openapi  # type: ignore[method-assign]

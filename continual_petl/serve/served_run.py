@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from continual_petl.engine.session import Session
@@ -45,57 +44,12 @@ REFUSED_S = 30
 _log = logging.getLogger("continual_petl.serve")
 
 
-class VerifiedTasks:
-    """The tasks of a run whose banks match their certificates.
-
-    Args:
-        session: the run; the backbones that its tasks need are loaded before `check` is called.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._checked: dict[str, tuple[str, float]] = {}
-        self._checker: Checker | None = None
-
-    def refresh(self) -> None:
-        """Use the session's current store; called after the run folder has changed."""
-        self._checker = None
-        self._checked = {task: found for task, found in self._checked.items() if self._session.store.has(task)}
-
-    def check(self, tasks: Iterable[str]) -> None:
-        """Verify the current certificates of tasks that have not been verified yet.
-
-        Raises:
-            Problem: if a bank or its probe does not match the certificate.
-        """
-        for task in dict.fromkeys(tasks):
-            seal = self._session.store.certificate(task).seal
-            checked, refused_until = self._checked.get(task, ("", 0.0))
-            if checked != seal or 0 < refused_until <= time.monotonic():
-                self._checker = self._checker or Checker(self._session, indexed=True, data=False)
-                check = self._checker.check(task)
-                refused_until = 0.0 if check.ok else time.monotonic() + REFUSED_S
-                self._checked[task] = seal, refused_until
-                if not check.ok:
-                    _log.error("task %s is not served: %s", task, " ".join(check.problems))
-            if refused_until:
-                message = f"task {task!r} does not match its certificate, so it gives no predictions"
-                raise Problem(503, "not_verified", message, retry_after=REFUSED_S)
-
-
 _LOADING = threading.Lock()
 """transformers patches its classes while it loads a model: loading two at once would leave the classes patched."""
 
 
-@dataclass(frozen=True)
-class Later:
-    """A row whose task was found, but whose text another queue generates."""
-
-    route: Route
-
-
-Outcome = Record | Later
-Outcomes = list[Outcome]
+Outcomes = list[Record | Route]
+"""A record for each row, or the route of a row whose task was found, but whose text another queue generates."""
 
 
 class ServedRun:
@@ -104,7 +58,7 @@ class ServedRun:
     Args:
         folder: the run folder.
         settings: how the run is served.
-        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns `Later` for them.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns their routes.
 
     Raises:
         InputError: if the folder holds no run.
@@ -119,7 +73,9 @@ class ServedRun:
         bytes_ = RESIDENT_BYTES if settings.resident_bytes is None else settings.resident_bytes
         stream = load_stream(self._catalog.store.stream_file, code=settings.remote_code)
         self._session = Session(stream, self._catalog.store, consent=settings.remote_code, resident_bytes=bytes_)
-        self._verified = VerifiedTasks(self._session)
+        self._checked: dict[str, tuple[str, float]] = {}
+        """For each verified task, the seal of its certificate, and how long it is refused; 0: it matches."""
+        self._checker: Checker | None = None
 
     @property
     def num_held(self) -> tuple[int, int]:
@@ -193,22 +149,35 @@ class ServedRun:
         except StoreError as error:
             raise Problem(503, "broken_chain", "the run folder is damaged: see the endpoint's log") from error
         self._session.store = self._session.models.store = self._catalog.store
-        self._verified.refresh()
+        self._checker = None
+        self._checked = {task: found for task, found in self._checked.items() if self._catalog.store.has(task)}
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
             self._session.models.evict_all()  # with all copies: a forgotten bank must not stay in memory
 
     def _verify(self, tasks: Sequence[str]) -> None:
-        """Verify the certificates of tasks that are used for the first time.
+        """Verify the current certificates of tasks that have not been verified yet.
 
         Raises:
-            Problem: if a task has not been learned, or its bank does not match its certificate.
+            Problem: if a task has not been learned, or its bank or probe does not match its certificate.
         """
         if any(self._catalog.certificate(task).bank.scope == "shared" for task in tasks):
             # The newest shared bank predicts for all tasks that share it.
             tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]
         self._load(tasks)
-        self._verified.check(tasks)
+        for task in dict.fromkeys(tasks):
+            seal = self._session.store.certificate(task).seal
+            checked, refused_until = self._checked.get(task, ("", 0.0))
+            if checked != seal or 0 < refused_until <= time.monotonic():
+                self._checker = self._checker or Checker(self._session, indexed=True, data=False)
+                check = self._checker.check(task)
+                refused_until = 0.0 if check.ok else time.monotonic() + REFUSED_S
+                self._checked[task] = seal, refused_until
+                if not check.ok:
+                    _log.error("task %s is not served: %s", task, " ".join(check.problems))
+            if refused_until:
+                message = f"task {task!r} does not match its certificate, so it gives no predictions"
+                raise Problem(503, "not_verified", message, retry_after=REFUSED_S)
 
     def _load(self, tasks: Iterable[str]) -> None:
         """Load the backbone in the precisions of these tasks.
@@ -255,7 +224,7 @@ class ServedRun:
         by_index = dict(zip(unnamed, routes, strict=True))
         predictions |= {index: route.beside(predictions.get(index)) for index, route in by_index.items()}
         outcomes = iter(
-            Later(by_index[index]) if index in later else record(self._catalog, row, predictions[index])
+            by_index[index] if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]

@@ -18,7 +18,7 @@ from continual_petl.serve import ServeSettings, make_app
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.request_rows import Asked
-from continual_petl.serve.served_run import REFUSED_S, ServedRun, VerifiedTasks
+from continual_petl.serve.served_run import REFUSED_S, ServedRun
 from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open, until
 from tests.small import small
@@ -87,14 +87,14 @@ def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest
     run = ServedRun(own, ServeSettings(), generates=False)
     jobs = [Asked(["w1 w20"], [name], "reject", [1]) for name in ("first", "second")]
     assert all(isinstance(found, list) for found in run.answer(jobs))
-    check = VerifiedTasks.check
+    load = ModelCache.backbone_of
 
-    def forgotten(verified: VerifiedTasks, tasks: list[str]) -> None:
+    def forgotten(models: ModelCache, task: str) -> Any:
         if "second" in Run(own).store.tasks:
             forget(own, "second")
-        check(verified, tasks)
+        return load(models, task)
 
-    monkeypatch.setattr(VerifiedTasks, "check", forgotten)
+    monkeypatch.setattr(ModelCache, "backbone_of", forgotten)
     first, second = run.answer(jobs)
     assert isinstance(first, list)
     assert isinstance(second, Problem)
@@ -239,6 +239,23 @@ def test_backbone_that_cannot_be_loaded_is_named_in_the_log_only(
         assert (response.status_code, response.json()["error"]["code"]) == (503, "no_backbone")
         assert "/models" not in response.text
     assert message in caplog.text
+
+
+def test_certificate_that_cannot_be_read_is_named_in_the_log_only(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = "/srv/run/banks/first/bank.json cannot be read"
+
+    def fail(catalog: Catalog, task: str) -> None:
+        raise StoreError(message)
+
+    monkeypatch.setattr(Catalog, "task", fail)
+    response = client.get("/v1/tasks/first")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "unreadable")
+    assert response.headers["retry-after"] == "1"
+    assert "/srv" not in response.text
+    assert message in caplog.text
+    assert client.get("/v1/tasks").json() == {"tasks": []}
 
 
 def test_shared_bank_predicts_only_if_its_newest_body_is_verified(

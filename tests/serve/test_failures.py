@@ -100,9 +100,7 @@ def test_full_disk(own: Path, backbone_folder: Callable[..., Path]) -> None:
                 time.sleep(0.05)
             assert client.predict(TEXT, "later")["answer"] == Run(own).predict(TEXT, "later").value
             lost = [
-                line
-                for line in client._http.get("/metrics").text.splitlines()
-                if line.startswith("continual_petl_dropped")
+                line for line in client.get("/metrics").text.splitlines() if line.startswith("continual_petl_dropped")
             ]
             assert float(lost[0].split()[1]) > 0
         process.send_signal(15)

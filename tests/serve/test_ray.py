@@ -88,7 +88,7 @@ def test_sigterm_answers_accepted_requests_and_leaves_no_process(
         )
         asking.start()
         with Client(address) as watching:
-            while asking.is_alive() and 'waiting_rows{queue="ray"} 0.0' in watching._http.get("/metrics").text:
+            while asking.is_alive() and 'waiting_rows{queue="ray"} 0.0' in watching.get("/metrics").text:
                 pass
         process.send_signal(signal.SIGTERM)
         asking.join(60)

@@ -57,7 +57,7 @@ def test_stop_answers_accepted_requests(learned: Path, run: Run, number: int) ->
         )
         asking.start()
         with Client(address) as watching:
-            while asking.is_alive() and 'waiting_rows{queue="labels"} 0.0' in watching._http.get("/metrics").text:
+            while asking.is_alive() and 'waiting_rows{queue="labels"} 0.0' in watching.get("/metrics").text:
                 pass
         process.send_signal(number)
         asking.join(60)
@@ -84,7 +84,7 @@ def test_unfinished_request_does_not_keep_the_process_running(learned: Path) -> 
 def test_unread_log_does_not_block_requests(learned: Path) -> None:
     with served(learned) as (process, address), Client(address) as client:
         for _ in range(2_000):  # a pipe holds only a few hundred lines of the log
-            assert client._http.get("/health/live").json() == {"live": True}
+            assert client.get("/health/live").json() == {"live": True}
         assert client.predict("w1 w2", "first")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
