@@ -78,7 +78,7 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
     Args:
         folder: the run folder.
         settings: how the run is served; host and port are left to the server.
-        engine: computes the predictions; by default, in this process.
+        engine: computes the predictions; by default, the one that the settings name.
 
     Raises:
         InputError: if the folder holds no run, or the token cannot be read.
@@ -89,7 +89,7 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
         uvicorn.run(make_app("runs/mine"), host="127.0.0.1", port=8000)
     """
     settings = settings or ServeSettings()
-    endpoint = _Endpoint(folder, settings, engine or LocalEngine(folder, settings))
+    endpoint = _Endpoint(folder, settings, engine or engine_of(folder, settings))
     app = FastAPIOffline(
         redoc_url=None,
         redirect_slashes=False,
@@ -104,6 +104,15 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
     endpoint.add_to(app)
     add_reference(app, settings, endpoint.catalog.taken)
     return app
+
+
+def engine_of(folder: str | Path, settings: ServeSettings) -> Engine:
+    """Return the engine that settings name."""
+    if settings.engine == "ray":
+        from continual_petl.serve.ray_engine import RayEngine  # imports Ray
+
+        return RayEngine(folder, settings)
+    return LocalEngine(folder, settings)
 
 
 class _Endpoint:

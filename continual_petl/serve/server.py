@@ -27,8 +27,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from continual_petl.errors import InputError
-from continual_petl.serve.app import make_app
-from continual_petl.serve.local_engine import Engine, LocalEngine
+from continual_petl.serve.app import engine_of, make_app
 from continual_petl.serve.logs import log_config
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.settings import ServeSettings
@@ -71,7 +70,7 @@ def serve(
         StoreError: if the run is damaged, or was learned on another backbone.
     """
     settings = settings or ServeSettings()
-    engine = _engine(folder, settings)
+    engine = engine_of(folder, settings)
     app = make_app(folder, settings, engine=engine)
     engine.load()  # here, so that its errors are raised unchanged
     listener = _listener(settings)
@@ -126,14 +125,6 @@ class _Server(uvicorn.Server):
         """Stop after a signal; uvicorn would raise it again at the end, so that the process could not continue."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
-
-
-def _engine(folder: str | Path, settings: ServeSettings) -> Engine:
-    if settings.engine == "ray":
-        from continual_petl.serve.ray_engine import RayEngine  # imports Ray
-
-        return RayEngine(folder, settings)
-    return LocalEngine(folder, settings)
 
 
 def _listener(settings: ServeSettings) -> socket.socket:

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -28,6 +29,15 @@ def test_streaming_is_refused(learned: Path) -> None:
     one = Asked(["w1"], ["first"], "reject", [1], put=print)
     with pytest.raises(Problem, match="stream: texts are not streamed from replicas on Ray Serve"):
         asyncio.run(RayEngine(learned, settings).answer(one, Catalog(learned)))
+
+
+def test_application_uses_the_engine_that_its_settings_name(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[RayEngine] = []
+    monkeypatch.setattr(RayEngine, "load", lambda engine: loaded.append(engine))
+    monkeypatch.setattr(RayEngine, "stop", AsyncMock())
+    with CheckedClient(make_app(learned, ServeSettings(engine="ray")), base_url="http://127.0.0.1") as client:
+        assert 'continual_petl_waiting_rows{queue="ray"} 0.0' in client.get("/metrics").text
+    assert len(loaded) == 1
 
 
 def test_problem_that_a_replica_sends_keeps_its_parts() -> None:
