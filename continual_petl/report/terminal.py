@@ -1,4 +1,4 @@
-"""A run in the terminal: the result matrix, forgetting and its evidence, and what the tasks cost."""
+"""A run as tables in the terminal: the result matrix, forgetting and its evidence, and the cost of each task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from continual_petl.errors import counted, printable
-from continual_petl.report.formatting import error_lines, megabytes
+from continual_petl.report.formatting import error_lines
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.routed_results import SCORES
 from continual_petl.report.task_lines import nothing_yet_line
@@ -143,15 +143,27 @@ def _number(value: float) -> str:
     return "   n/a" if math.isnan(value) else f"{value:6.4f}"
 
 
-def costs(rows: Sequence[GrowthRow], results: Results) -> RenderableType:
-    """Return the parameters, bytes and time of all tasks; `continual-petl list` and the report have those of each."""
-    last, count = rows[-1], counted(len(rows), "copy", "copies")
-    seconds = sum(value for phases in results.seconds.values() for value in phases.values())
-    share = f"{last.stored / last.full_copies:.2%} of {count} of the backbone"
-    return Text(
-        f"added       {last.stored:,} parameters, {share}; {megabytes(last.cumulative_bytes)} on disk\n"
-        f"time        {seconds:.1f} s"
-    )
+def cost_table(rows: Sequence[GrowthRow], results: Results) -> WholeTable:
+    """Return parameters, bytes and time per task."""
+    table = WholeTable(title="What each task cost", title_justify="left")
+    for header in ("task", "parameters added", "of backbone", "bytes of bank", "time"):
+        table.add_column(header, justify="left" if header == "task" else "right")
+    first = 0 if len(rows) <= WHOLE_UP_TO else len(rows) - NEWEST
+    if first:
+        before = rows[first - 1]
+        parameters, share = f"{before.stored:,}", f"{before.stored / before.full_copies:.2%} of {first:,} copies"
+        table.add_row(f"the first {first:,}", parameters, share, f"{before.cumulative_bytes:,}", "")
+    for row in rows[first:]:
+        seconds = results.seconds.get(row.task)
+        spent = f"{sum(seconds.values()):.1f} s" if seconds else ""
+        table.add_row(_shown(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
+    if rows:
+        last = rows[-1]
+        table.add_section()
+        spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
+        share = f"{last.stored / last.full_copies:.2%} of {counted(len(rows), 'copy', 'copies')}"
+        table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
+    return table
 
 
 def print_report(
@@ -181,7 +193,8 @@ def print_report(
             result_table(results),
             summary(results, checks),
             *(Text(printable(line)) for line in error_lines(results.errors)),
-            *([costs(rows, results)] if rows else []),
+            Text(),
+            cost_table(rows, results),
         )
     )
 

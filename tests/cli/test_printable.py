@@ -77,7 +77,7 @@ def test_tables_and_problems_are_escaped() -> None:
         full_copies=1,
     )
     print_report(shown, results, [growth], [check("a", f"problem {EVIL}")])
-    assert buffer.getvalue().count(SHOWN) == 1 + 3 + 1 + 1
+    assert buffer.getvalue().count(SHOWN) == 2 + 3 + 1 + 1
     assert not set("\x1b\x07\r\u202e") & set(buffer.getvalue())
 
 
