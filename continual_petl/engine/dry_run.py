@@ -12,23 +12,15 @@ import numpy as np
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.engine.changed_settings import forgotten_tasks, tasks_without_routing
-from continual_petl.engine.checks.changed_tasks import check_replaced
 from continual_petl.engine.checks.mistakes import Problems, key_of
-from continual_petl.engine.checks.other_banks import check_order, check_shared
-from continual_petl.engine.checks.preflight import (
-    check_loads,
-    check_plan,
-    check_session,
-    find_problems,
-    protocol_problems,
-)
+from continual_petl.engine.checks.preflight import check_plan, preflight
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.state_cache import decide_state_cache
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
 from continual_petl.exchange.expressible import announced
 from continual_petl.learner import TaskPlan
-from continual_petl.learner.plan import RowFacts, build_bank, check_kind
+from continual_petl.learner.plan import RowFacts, build_bank
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
@@ -97,18 +89,13 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
         only: check only this task; None means all tasks of the stream.
         replace: learned tasks that would be learned again.
     """
-    check_session(session)
-    check_replaced(session, replace)
-    facts, problems = [], Problems()
-    learned = set(session.store.tasks).difference(replace)
-    wanted = [task for task in session.spec.tasks if only in (None, task.name)]
-    new = [task for task in wanted if task.name not in learned]
-    if not check_loads(session, wanted, problems):
-        find_problems(session, new, problems).raise_all()
+    asked = None if only is None else [only]
+    preflight(session, replace, asked)
     if session.store.pinned() is not None:
         session.check_backbone()
-    forgotten = (*forgotten_tasks(session), *tasks_without_routing(session))
-    for task in wanted:
+    facts, problems = list[Preview](), Problems()
+    learned = set(session.store.tasks).difference(replace)
+    for task in [task for task in session.spec.tasks if only in (None, task.name)]:
         with problems.collected(key_of(session.spec, task)):
             try:
                 facts.append(_preview(session, task, learned))
@@ -116,26 +103,17 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
                 if task.name not in learned:
                     raise
                 facts.append(_without_data(session, task.name, error))
-    with problems.collected():
-        check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
-    found = {each.task: each.plan.labels for each in facts if not each.learned}
-    problems.found += protocol_problems(session, found, [task.name for task in new])
-    if problems.found:
-        # A task's first error may hide further problems.
-        problems.found = find_problems(session, new).found + problems.found
     problems.raise_all()
+    forgotten = (*forgotten_tasks(session), *tasks_without_routing(session))
     if forgotten:
         facts[0] = dataclasses.replace(facts[0], notices=(*forgotten, *facts[0].notices))
     return facts
 
 
 def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Preview:
-    backbone = session.backbone(task)
-    check_kind(task, backbone)
     if task.name not in learned:
-        check_order(session, task)
-        check_plan(session, task)
-    data = session.prepare(task)
+        check_plan(session, task)  # `preflight` checks only the first tasks
+    backbone, data = session.backbone(task), session.prepare(task)
     plan = session.plan(task, RowFacts.of(data))
     bank = build_bank(plan, backbone, folded=True)
     if task.name not in learned and plan.training.prefix_cache == "on":

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from continual_petl.cli.predictions_out import check_output, write_records
-from continual_petl.engine.checks.mistakes import is_missing
 from continual_petl.errors import InputError, MissingDataError
 from continual_petl.streams.encoding.images import check_images
 from continual_petl.streams.preparation.labels import read_label_names
@@ -113,7 +112,6 @@ def check_names(base: Path, name: str) -> None:
         assert read_splits("t", path, ColumnsSpec())["train"].inputs == wanted
         spec = DataSpec(path="csv", data_files={"train": path})
         assert read_splits("t", spec, ColumnsSpec())["train"].inputs == wanted
-        assert not is_missing(path)
         assert inspect_data(path).table["text"] == wanted
         assert [row["text"] for _, row in read_records("x", path, DEFAULTS)] == wanted
     check_folder(base, name, wanted)
@@ -129,7 +127,6 @@ def check_folder(base: Path, name: str, wanted: list[str]) -> None:
     others(folder)
     for path in (folder.name, str(folder), f"{folder}/train*.csv", f"{folder.name}/train.csv"):
         assert read_splits("t", path, ColumnsSpec())["train"].inputs == wanted
-        assert not is_missing(path)
     assert read_label_names(folder / "labels.json") == ("a", "b")
     seen = inspect_data(folder.name)
     assert (seen.table["text"], seen.labels) == (wanted, os.path.join(folder.name, "labels.json"))
@@ -187,7 +184,6 @@ def test_a_missing_name_is_missing_whatever_it_holds() -> None:
     for name in ("no[1].csv", "no::x.csv", "no#.csv", "$HOME.csv", "no.csv "):
         with pytest.raises(InputError, match="there is no such file or folder"):
             read_splits("t", name, ColumnsSpec())
-        assert is_missing(name)
 
 
 def test_only_a_scheme_makes_an_address(tmp_path: Path) -> None:

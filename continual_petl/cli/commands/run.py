@@ -29,7 +29,7 @@ from continual_petl.cli.shared_options import (
     add_stream,
     add_wait,
 )
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
     from continual_petl.streams.stream import TaskStream
@@ -92,7 +92,6 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
     from continual_petl.store.store import Store
     from continual_petl.streams.stream_file.overrides import unreached
 
-    _refuse_missing(stream, folder, arguments)
     with heavy_imports():  # after the first checks
         from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
         from continual_petl.engine.dry_run import dry_run
@@ -114,18 +113,3 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
         arguments,
         {"replace": arguments.replace, "wait": arguments.wait, "jobs": arguments.jobs, "executor": arguments.executor},
     )
-
-
-def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
-    from continual_petl.store.store import Store
-
-    store = Store(folder)
-    try:
-        learned, pinned = set(store.tasks).difference(arguments.replace), store.pinned()
-    except StoreError:
-        return  # reported when the run is opened
-    from continual_petl.engine.checks.mistakes import refuse_missing_backbone, refuse_missing_files
-
-    new = [task for task in stream.spec.tasks if task.name not in learned]
-    refuse_missing_backbone(stream.spec, new, None if pinned is None else pinned.name)
-    refuse_missing_files(stream.spec, new)

@@ -118,8 +118,6 @@ class FormConfig:
     """Whether it adds keys and values inside attention heads."""
     own_parameters: ClassVar[bool] = False
     """Whether it has its own versions of backbone parameters."""
-    fits_by_size: ClassVar[bool] = False
-    """Whether it fits every backbone whose width is at least its size."""
     fuses: ClassVar[bool] = False
     """Whether the changes of several banks with this form can be combined by attention (`fuse`)."""
     copies: ClassVar[bool] = False

@@ -18,7 +18,6 @@ class BottleneckConfig(FormConfig):
         {"bottleneck", "init", "init_scale", "dropout", "activation", "depth", "input_norm", "output_norm"}
     )
     preset = "houlsby"
-    fits_by_size = True
     averages = True
     fuses = True
 

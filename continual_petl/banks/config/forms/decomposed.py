@@ -12,5 +12,4 @@ class DecomposedConfig(LowRankConfig):
     name = "decomposed"
     rows = (Combination("decomposed", PROJECTIONS, "parallel", ("add", "scaled")),)
     preset = "dora"
-    fits_by_size = False
     averages = False

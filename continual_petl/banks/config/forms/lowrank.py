@@ -12,7 +12,6 @@ class LowRankConfig(FormConfig):
     rows = (Combination("lowrank", PROJECTIONS, "parallel", ADDED),)
     options = frozenset({"bottleneck", "init", "init_scale", "dropout"})
     preset = "lora"
-    fits_by_size = True
     averages = True
     size = "rank"
     mergeable = True
