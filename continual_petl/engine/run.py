@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.learn import LearnOptions
     from continual_petl.engine.reevaluate import Reevaluation
     from continual_petl.engine.session import Session
-    from continual_petl.engine.verify.in_processes import OnProgress
+    from continual_petl.engine.verify.digests import OnProgress
     from continual_petl.exchange.task_model import TaskModel
     from continual_petl.heads.predictions import Prediction
     from continual_petl.hub.push import Pushed
@@ -362,9 +362,9 @@ class Run:
                 needs neither the backbone nor torch.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
                 and of some other tasks. The whole chain is checked in any case.
-            jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
-                under ``if __name__ == "__main__":``, since the processes import the script. If a backbone is already in
-                memory, that copy is checked, in this process alone.
+            jobs: maximum number of processes that run banks, used where that saves time; None: one for each core. In
+                a script, call this under ``if __name__ == "__main__":``, since the processes import the script. If a backbone
+                is already in memory, that copy is checked, in this process alone.
             progress: called with the number of certificates checked so far and the total.
 
         Returns:
@@ -383,7 +383,7 @@ class Run:
                 raise InputError(
                     "probe: False compares the digests of all files, and cannot be combined with data or limit."
                 )
-            checks = list(verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress))
+            checks = list(verify_digests(self.store, self._spec.seed, task, progress=progress))
         else:
             with heavy_imports():
                 from continual_petl.engine.verify.whole_run import verify_run  # imports torch, which takes seconds

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from continual_petl import InputError, Run, learn
+from continual_petl.engine.parallel import processes
 from continual_petl.engine.parallel.processes import Slot
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify import in_processes, whole_run
-from continual_petl.engine.verify.digests import DigestChecker
+from continual_petl.engine.verify import whole_run
 from continual_petl.engine.verify.whole_run import Checker
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
@@ -57,8 +57,7 @@ def many(whole: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start the other processes after the first few certificates, however little work is left."""
-    for checker in (Checker, DigestChecker):
-        monkeypatch.setattr(checker, "worth_s", 0.0)
+    monkeypatch.setattr(whole_run, "_WORTH_S", 0.0)
     yield
     torch.set_num_threads(torch.get_num_threads())
 
@@ -84,8 +83,6 @@ def test_several_processes_find_the_same_as_one(many: Path, monkeypatch: pytest.
     monkeypatch.setattr(Checker, "check", check)
     seen: list[tuple[int, int]] = []
     before = torch.get_num_threads()
-    # Another process takes seconds to start; meanwhile this one would have checked everything.
-    monkeypatch.setattr(in_processes, "_next", waiting(in_processes._next))
     together = Run(many.name).verify(jobs=2, progress=lambda done, total: seen.append((done, total)))
     assert told(together) == told(alone)
     assert 0 < len(own) < COUNT, "the processes did not share the work"
@@ -94,30 +91,12 @@ def test_several_processes_find_the_same_as_one(many: Path, monkeypatch: pytest.
     assert torch.get_num_threads() == before
 
 
-def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
-    """Let this process's main thread take one batch of tasks and leave the others to other processes."""
-    import threading
-
-    taken: list[int] = []
-
-    def next_one(todo: Any) -> int | None:
-        if threading.current_thread() is threading.main_thread():
-            if taken:
-                return None
-            taken.append(1)
-        return real(todo)
-
-    return next_one
-
-
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("at_once")
-def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
+def test_digests_alone_reveal_every_changed_file(many: Path) -> None:
     shutil.rmtree(many / "banks" / "copy9")
     with (many / "stream.yaml").open("a") as file:
         file.write("# edited\n")
     seen: list[int] = []
-    found = Run(many).verify(probe=False, jobs=jobs, progress=lambda done, total: seen.append(done))
+    found = Run(many).verify(probe=False, progress=lambda done, total: seen.append(done))
     wrong = {check.task for check in found if not check.ok}
     assert wrong == {"copy5", "copy17", "copy30", "copy9", "copy10", "(stream.yaml)"}, (
         "copy10 must fail too, since it follows copy9 in the chain, which is missing"
@@ -147,7 +126,7 @@ def test_checks_missing_from_another_process_are_done_here(
             os.kill(self._pid, signal.SIGKILL)
             return future
 
-    monkeypatch.setattr(in_processes, "Slot", Gone)
+    monkeypatch.setattr(processes, "Slot", Gone)
     if hasattr(os, "fork"):
         fork_workers(monkeypatch)
     checks = Run(many).verify(jobs=2)
@@ -185,8 +164,8 @@ def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkey
 def test_in_memory_backbone_is_checked_in_this_process(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(many)
     run.predict(["a text"], task="one")
-    monkeypatch.setattr(in_processes, "_Helper", None)
-    monkeypatch.setattr(Checker, "worth_s", 0.0)
+    monkeypatch.setattr(whole_run, "Processes", None)
+    monkeypatch.setattr(whole_run, "_WORTH_S", 0.0)
     assert len(run.verify(jobs=4)) == COUNT
 
 
@@ -211,7 +190,7 @@ def test_child_process_starts_no_others(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path)
-    monkeypatch.setattr(in_processes, "is_being_started", lambda: True)
+    monkeypatch.setattr(whole_run, "is_being_started", lambda: True)
     for jobs in (2, None):
         with pytest.raises(InputError, match=r"jobs: a process that verifies imports the script that started it"):
             Run(tmp_path).verify(jobs=jobs)

@@ -11,7 +11,7 @@ The rows are read once and the backbone is loaded once; spans that remove the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Literal
 
@@ -19,6 +19,7 @@ from continual_petl.banks.ablated_view import AblatedView, modified_layers, rema
 from continual_petl.engine.ablation.result import AblatedSpan, Ablation, relative_change
 from continual_petl.engine.scoring.evaluate import certified_rows, evaluate
 from continual_petl.engine.session import Session
+from continual_petl.engine.verify.digests import OnProgress
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.bank_cache import CachedBank
@@ -31,9 +32,6 @@ Span = tuple[int, int]
 """First and last layer, both inclusive."""
 Spans = Literal["all", "single"] | Sequence[Span | str]
 """All spans, all single layers, or a list of spans: pairs, or strings such as ``2-4`` and ``3``."""
-OnProgress = Callable[[int, int], None]
-"""Called after each measurement with the number done and the total."""
-
 _SPAN = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 _HAVE = (
     "The forms that act in layers are bottleneck, lowrank, decomposed (dora), rescale (ia3), attention (prefixes), additive "
@@ -58,7 +56,7 @@ def ablate_task(
         task: a learned task.
         spans: None means all.
         split: the split to evaluate.
-        progress: see `OnProgress`.
+        progress: called after each measurement with the number done and the total.
 
     Raises:
         InputError: if the bank has no modification in any layer, a span is not within the backbone's layers, or the rows

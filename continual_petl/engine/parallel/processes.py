@@ -148,7 +148,7 @@ class Processes:
         setup: describes the run to the workers.
         jobs: number of processes.
         opening: opens the run in a process; see `Slot`.
-        act: called in a process with a task's name. Default: learns that task.
+        act: called in a process with what `learn` is given. Default: learns the task of this name.
     """
 
     retries = 2
@@ -159,7 +159,7 @@ class Processes:
         jobs: int,
         *,
         opening: Callable[[Any], str] | None = None,
-        act: Callable[[str], Report] | None = None,
+        act: Callable[[Any], Any] | None = None,
     ) -> None:
         self.jobs = jobs
         self._act = act or learn_here
@@ -169,8 +169,8 @@ class Processes:
             self._free.put(slot)
         self.stopping = False
 
-    def learn(self, task: str) -> Report:
-        """Learn a task in a free process."""
+    def learn(self, task: Any) -> Any:
+        """Learn a task in a free process, and return its report; or do with it what ``act`` does."""
         slot = self._free.get()
         try:
             if self.stopping:

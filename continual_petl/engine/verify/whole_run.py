@@ -1,13 +1,17 @@
 """Verify a whole run from its folder: the chain, every certificate, and files that belong to no task.
 
-Each process reads one bank at a time and releases it, so memory does not grow with the number of tasks.
+Each process reads one bank at a time and releases it, so memory does not grow with the number of tasks. This process
+begins, and starts others if the remaining checks would take long. It checks itself what another process could not, so a
+verdict never depends on whether other processes work.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +19,9 @@ import torch
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.engine.changed_settings import other_seeds, settings_that_differ
+from continual_petl.engine.parallel.processes import Processes, is_being_started
 from continual_petl.engine.session import ProcessSettings, Session
-from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
+from continual_petl.engine.verify.digests import OnProgress
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
 from continual_petl.store.certificate.pinned_backbone import check_files
@@ -57,9 +62,14 @@ def verify_run(
     survey = Inspection(checker.store)
     yield from survey.failed_checks(task)
     tasks = [link.task for link in survey.links]
+    _check_jobs(jobs := 1 if session.models.backbones else jobs)
     chosen = set(tasks) if few else rotating(tasks, len(tasks) + 1, limit or 0) | survey.out_of_place
     links = [link for link in survey.links if link.task in chosen and task in (None, link.task)]
-    yield from check_links(checker, survey, links, jobs=1 if session.models.backbones else jobs, progress=progress)
+    chunks = [links[start : start + _AT_A_TIME] for start in range(0, len(links), _AT_A_TIME)]
+    asked = [[(link.task, link.task not in survey.broken) for link in chunk] for chunk in chunks]
+    for link, check in zip(links, _checked(checker, asked, jobs, progress or (lambda done, total: None)), strict=True):
+        if check.ok or not survey.was_dropped(link):
+            yield survey.placed(link, check)
     if task is None:
         yield from survey.lost()
         yield from _of_no_task(session, checker, survey)
@@ -97,6 +107,91 @@ def _of_stream(session: Session, checker: Checker, survey: Inspection, check: Ta
     return replace(check, findings=tuple(finding.also(differs) for finding in check.findings))
 
 
+_AT_A_TIME = 8
+_WORTH_S = 30.0
+"""Other processes are started only if the remaining checks would take this process alone longer than this, in seconds."""
+_Chunk = list[tuple[str, bool]]
+"""Names of tasks, each with whether its certificate continues the chain."""
+_checker: Checker | None = None
+"""The checker of a worker process; None in the process that verifies."""
+
+
+def _checked(checker: Checker, chunks: list[_Chunk], jobs: int | None, progress: OnProgress) -> list[TaskCheck]:
+    """Return one check per task, in order.
+
+    Args:
+        checker: the checker of this process.
+        chunks: the tasks, in portions for one process.
+        jobs: maximum number of processes, this one included; None: as many as the checker finds worth starting.
+        progress: called after every portion.
+    """
+    found: dict[int, list[TaskCheck]] = {}
+    began, total = time.monotonic(), sum(map(len, chunks))
+
+    def note(number: int, checks: list[TaskCheck] | None = None) -> int:
+        found[number] = checker.check_all(chunks[number]) if checks is None else checks
+        progress(num_checked := sum(map(len, found.values())), total)
+        return num_checked
+
+    for number in range(len(chunks)):
+        num_checked = note(number)
+        rest = (time.monotonic() - began) / num_checked * (total - num_checked)
+        if rest > _WORTH_S and (num_jobs := checker.most_jobs() if jobs is None else jobs) > 1:
+            _share(checker, {left: chunks[left] for left in range(number + 1, len(chunks))}, num_jobs, note)
+            break
+    return [check for number in range(len(chunks)) for check in found[number]]
+
+
+def _share(checker: Checker, chunks: dict[int, _Chunk], jobs: int, note: Callable[..., int]) -> None:
+    """Check portions in this process and others; ``note`` is called with each number, and its checks if another made them."""
+    workers = Processes(checker.divide(jobs), jobs - 1, opening=_open, act=_check_here)
+    with closing(workers), ThreadPoolExecutor(workers.jobs) as threads:
+        left = {number: threads.submit(workers.learn, chunk) for number, chunk in chunks.items()}
+        try:
+            while left:
+                for number in [number for number, future in left.items() if future.done()]:
+                    future = left.pop(number)
+                    if future.exception() is None:
+                        checks, other_seed = future.result()
+                        checker.other_seed |= other_seed
+                        note(number, checks)
+                    else:  # whatever the reason: no further process is started
+                        workers.stopping = True
+                        note(number)
+                unbegun = next((number for number in reversed(left) if left[number].cancel()), None)
+                if unbegun is not None:
+                    del left[unbegun]
+                    note(unbegun)
+                elif left:
+                    wait(left.values(), return_when=FIRST_COMPLETED)
+        except BaseException:
+            workers.kill()
+            raise
+        finally:
+            checker.share = None
+
+
+def _check_jobs(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs: got {jobs}; the number of processes must be at least 1.")
+    if jobs != 1 and is_being_started():
+        raise InputError(
+            "jobs: a process that verifies imports the script that started it, and would start verifying again: put "
+            'run.verify(...) under `if __name__ == "__main__":`, or use jobs=1.'
+        )
+
+
+def _open(make: Callable[[], Checker]) -> str:
+    global _checker
+    _checker = make()
+    return ""
+
+
+def _check_here(chunk: _Chunk) -> tuple[list[TaskCheck], bool]:
+    assert _checker is not None
+    return _checker.check_all(chunk), _checker.other_seed
+
+
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
@@ -131,8 +226,6 @@ class Checker:
         data: whether to also predict the test rows again.
     """
 
-    worth_s = 30.0
-
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
         self._session, self._indexed, self._data = session, indexed, data
         # A store with empty caches: everything is read from disk, every certificate included if the index is not used.
@@ -154,7 +247,8 @@ class Checker:
         if backbone is None:
             return 1
         size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
-        return max(1, min(num_cores(), _memory() // 2 // int(size + _OVERHEAD)))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores, _memory() // 2 // int(size + _OVERHEAD)))
 
     def divide(self, jobs: int) -> Callable[[], Checker]:
         """Use only a share of the threads from now on, and return a function that makes a checker in another process."""
@@ -163,9 +257,9 @@ class Checker:
         more = {"consent": consent, "indexed": self._indexed, "data": self._data, "share": self.share}
         return Order.here(session.folder, session.spec, **more).checker
 
-    def alone(self) -> None:
-        """Use all threads again."""
-        self.share = None
+    def check_all(self, tasks: _Chunk) -> list[TaskCheck]:
+        """Check several tasks; see `check`."""
+        return [self.check(task, in_chain=whole) for task, whole in tasks]
 
     def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
         """Check one task in its current state.
