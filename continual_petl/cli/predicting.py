@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from textwrap import indent
-
-from typing_extensions import override
 
 from continual_petl.cli._console import plain, print_json, say
 from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, prediction_columns
@@ -39,57 +36,79 @@ ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "task_near_tie"
 UNKNOWN = "(unknown)"
 
 
-class PredictedRows(ABC):
+class PredictedRows:
     """The rows that the arguments give, and what is said about each prediction.
+
+    The task of a row is named by --task or by a column of the input file; otherwise the run finds it, and the row's place
+    for a task is empty.
 
     Args:
         run: the run.
         arguments: the arguments of the command.
-    """
 
-    added: Sequence[str] = (ANSWER, SHARES, NEAR_TIE)
-    """The columns that predictions always add; the kinds of the tasks may add more."""
+    Raises:
+        InputError: if the task is not learned, or none is named and the run cannot find tasks.
+    """
 
     def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
         self.run, self.arguments = run, arguments
-        self.specs = {spec.name: spec for spec in run.spec.tasks}
-        known = [spec.limits for name, spec in self.specs.items() if arguments.task in (None, name)]
-        self.limits = given_limits(arguments, known)
+        self._is_named = arguments.task is not None or arguments.task_column is not None
+        self._specs = {spec.name: spec for spec in run.spec.tasks}
+        known = [spec.limits for name, spec in self._specs.items() if arguments.task in (None, name)]
+        self._limits = given_limits(arguments, known)
         self.skipped = SkippedRows(arguments)
-        self.copied: CopiedColumns | None = None
-        """The columns of the input file, if they are written too."""
+        self._copied: CopiedColumns | None = None  # the columns of the input file, if they are written too
+        self._certificates: dict[str, Certificate] = {}
+        if not self._is_named:
+            check_can_route(run.store)  # before anything heavy is imported
+        elif arguments.task is not None:
+            self._certificate(arguments.task)
 
-    @abstractmethod
-    def given(self) -> Iterator[Named]:
-        """Yield the texts of the arguments or of standard input."""
+    def _certificate(self, task: str) -> Certificate:
+        if task not in self._certificates:
+            self.run.check_learned(task)
+            self._certificates[task] = self.run.store.certificate(task)
+        return self._certificates[task]
 
-    @abstractmethod
-    def read(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
-        """Yield the rows of the input file."""
-
-    @abstractmethod
-    def predict(self, rows: list[Named]) -> list[Prediction]:
-        """Return the predictions for some rows."""
-
-    @abstractmethod
-    def certificates(self) -> list[Certificate]:
+    def _possible(self) -> list[Certificate]:
         """Return the certificates of the tasks that may have predicted a row."""
+        return [*self._certificates.values()] if self._is_named else [*map(self._certificate, self.run.store.tasks)]
 
-    @abstractmethod
-    def types(self) -> Types:
-        """Return the columns of the output file."""
+    def _given(self) -> Iterator[Named]:
+        """Yield the texts of the arguments or of standard input."""
+        texts, task = self.arguments.texts, self.arguments.task
+        if task is not None:
+            return given_rows(texts, self._certificate(task), self._limits)
+        return (("", row, None) for row in unnamed_rows(texts, self._limits))
 
-    @abstractmethod
-    def line(self, named: Named, prediction: Prediction) -> str:
-        """Return one printable line."""
+    def _read(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
+        """Yield the rows of the input file."""
+        arguments, path = self.arguments, Path(self.arguments.input)
+        seen, whole = None if copied is None else copied.add, bool(arguments.output)
+        if not self._is_named:
+            rows = read_unnamed_rows(path, self._limits, seen, whole=whole, unusable=unusable)
+            return (("", row, record) for row, record in rows)
+        return read_rows(
+            path,
+            lambda task: TaskColumns.of(self._certificate(task), self._specs.get(task)),
+            task=arguments.task,
+            task_column=arguments.task_column,
+            limits=self._limits,
+            seen=seen,
+            whole=whole,
+            unusable=unusable,
+        )
 
-    @abstractmethod
-    def record(self, named: Named, prediction: Prediction) -> Record:
-        """Return the record for JSON, or for the output file."""
+    def _predict(self, rows: list[Named]) -> list[Prediction]:
+        tasks: list[str] = [task for task, _, _ in rows]
+        one_or_many = (tasks[0] or None) if len(set(tasks)) == 1 else tasks
+        size, unknown = self.arguments.batch_size, self.arguments.unknown
+        return self.run.predict([row for _, row, _ in rows], one_or_many, batch_size=size, unknown=unknown)
 
-    @abstractmethod
-    def task_of(self, named: Named, prediction: Prediction) -> str:
-        """Return the task that predicted a row, or `UNKNOWN`."""
+    def generate(self) -> Iterator[str]:
+        """Yield the pieces of the text that the task generates for the only row."""
+        ((task, row, _),) = self._given()
+        return self.run.generate(row, task)
 
     def predicted(self) -> Iterator[list[tuple[Named, Prediction]]]:
         """Return rows and predictions in portions and in order; a file is first read once, to check it.
@@ -100,153 +119,53 @@ class PredictedRows(ABC):
         rows, missing = self._rows()
         if (first := next(rows, None)) is None:
             raise InputError(missing)
-        return in_portions(chain([first], rows), NUM_BATCHES * self.arguments.batch_size, self.predict)
+        return in_portions(chain([first], rows), NUM_BATCHES * self.arguments.batch_size, self._predict)
 
     def _rows(self) -> tuple[Iterator[Named], str]:
         arguments = self.arguments
         if not arguments.input:
             missing = "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
-            return self.given(), missing
+            return self._given(), missing
         if arguments.output and format_of(Path(arguments.input)) != ".txt":
-            self.copied = CopiedColumns(Path(arguments.input), Path(arguments.output), self.added)
+            # The kinds of the tasks may add more columns.
+            added = {ANSWER, SHARES, NEAR_TIE, *(() if self._is_named else ROUTE)}
+            self._copied = CopiedColumns(Path(arguments.input), Path(arguments.output), added)
         with self.skipped.written() as unusable:
-            for _ in self.read(self.copied, unusable):
+            for _ in self._read(self._copied, unusable):
                 pass
-        if self.copied is not None:
-            self.copied.check_added(self.certificates())
+        if self._copied is not None:
+            self._copied.check_added(self._possible())
         missing = f"--input {arguments.input}: it has no rows; give a file with one record per row"
-        return self.read(None, self.skipped.known), missing
+        return self._read(None, self.skipped.known), missing
 
-
-class NamedRows(PredictedRows):
-    """Rows whose task is named, by --task or by a column of the input file."""
-
-    def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
-        super().__init__(run, arguments)
-        self._certificates: dict[str, Certificate] = {}
-        if arguments.task is not None:
-            self._certificate(arguments.task)
-
-    def _certificate(self, task: str) -> Certificate:
-        if task not in self._certificates:
-            self.run.check_learned(task)
-            self._certificates[task] = self.run.store.certificate(task)
-        return self._certificates[task]
-
-    def generate(self) -> Iterator[str]:
-        """Yield the pieces of the text that the task generates for the only row."""
-        ((task, row, _),) = self.given()
-        return self.run.generate(row, task)
-
-    @override
-    def given(self) -> Iterator[Named]:
-        return given_rows(self.arguments.texts, self._certificate(self.arguments.task), self.limits)
-
-    @override
-    def read(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
-        return read_rows(
-            Path(self.arguments.input),
-            lambda task: TaskColumns.of(self._certificate(task), self.specs.get(task)),
-            task=self.arguments.task,
-            task_column=self.arguments.task_column,
-            limits=self.limits,
-            seen=None if copied is None else copied.add,
-            whole=bool(self.arguments.output),
-            unusable=unusable,
-        )
-
-    @override
-    def predict(self, rows: list[Named]) -> list[Prediction]:
-        tasks = [task for task, _, _ in rows]
-        one_or_many = tasks[0] if len(set(tasks)) == 1 else tasks
-        return self.run.predict([row for _, row, _ in rows], one_or_many, batch_size=self.arguments.batch_size)
-
-    @override
-    def certificates(self) -> list[Certificate]:
-        return [*self._certificates.values()]
-
-    @override
     def types(self) -> Types:
-        # Rows that were not read from columns all belong to the task that --task names.
-        known = given_columns(self._certificate(self.arguments.task)) if self.copied is None else self.copied.types
-        return known | prediction_columns(self.certificates())
-
-    @override
-    def line(self, named: Named, prediction: Prediction) -> str:
-        return line_of(prediction, self._certificate(named[0]))
-
-    @override
-    def record(self, named: Named, prediction: Prediction) -> Record:
-        (task, row, record), column = named, self.arguments.task_column
-        found = record_of(row, prediction, self._certificate(task), record)
-        return found if column is None or self.arguments.output else {column: task} | found
-
-    @override
-    def task_of(self, named: Named, prediction: Prediction) -> str:
-        return named[0]
-
-
-class RoutedRows(PredictedRows):
-    """Rows whose task the run finds; their place for a task is empty.
-
-    Raises:
-        InputError: if the run cannot find tasks.
-    """
-
-    added = (*ROUTE, *PredictedRows.added)
-
-    def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
-        check_can_route(run.store)  # before anything heavy is imported
-        super().__init__(run, arguments)
-
-    @override
-    def given(self) -> Iterator[Named]:
-        return (("", row, None) for row in unnamed_rows(self.arguments.texts, self.limits))
-
-    @override
-    def read(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
-        seen, whole = None if copied is None else copied.add, bool(self.arguments.output)
-        rows = read_unnamed_rows(Path(self.arguments.input), self.limits, seen, whole=whole, unusable=unusable)
-        return (("", row, record) for row, record in rows)
-
-    @override
-    def predict(self, rows: list[Named]) -> list[Prediction]:
-        arguments = self.arguments
-        return self.run.predict([row for _, row, _ in rows], batch_size=arguments.batch_size, unknown=arguments.unknown)
-
-    @override
-    def certificates(self) -> list[Certificate]:
-        return [self.run.store.certificate(task) for task in self.run.store.tasks]
-
-    @override
-    def types(self) -> Types:
-        certificates = self.certificates()
-        if self.copied is not None:
-            known = self.copied.types
+        """Return the columns of the output file."""
+        certificates = self._possible()
+        if self._copied is not None:
+            known = self._copied.types
         else:
-            known = {"text": {"text"}, "text_pair": {"text"}}
+            known = {} if self._is_named else {"text": {"text"}, "text_pair": {"text"}}
             known |= {name: kinds for each in certificates for name, kinds in given_columns(each).items()}
-        return known | prediction_columns(certificates) | ROUTE
+        return known | prediction_columns(certificates) | ({} if self._is_named else ROUTE)
 
-    @override
-    def line(self, named: Named, prediction: Prediction) -> str:
+    def line(self, prediction: Prediction) -> str:
+        """Return one printable line."""
         near = " (near a tie)" if prediction.task_near_tie else ""
         if prediction.task is None:
             nearest = next(iter(prediction.runners_up))
             return f"{UNKNOWN}{near}\tnearest task: {nearest} {prediction.task_probability:.4f}"
-        line = line_of(prediction, self.run.store.certificate(prediction.task))
-        return f"{prediction.task} {prediction.task_probability:.4f}{near}\t{line}"
+        line = line_of(prediction, self._certificate(prediction.task))
+        return line if self._is_named else f"{prediction.task} {prediction.task_probability:.4f}{near}\t{line}"
 
-    @override
     def record(self, named: Named, prediction: Prediction) -> Record:
+        """Return the record for JSON, or for the output file."""
         _, row, record = named
-        certificate = self.run.store.certificate(prediction.task or next(iter(prediction.runners_up)))
-        found, own = route_of(prediction), record_of(row, prediction, certificate, record)
-        return found | own if record is None else own | found
-
-    @override
-    def task_of(self, named: Named, prediction: Prediction) -> str:
-        return prediction.task or UNKNOWN
+        task, column = prediction.task or next(iter(prediction.runners_up)), self.arguments.task_column
+        found = record_of(row, prediction, self._certificate(task), record)
+        if self._is_named:
+            return found if column is None or self.arguments.output else {column: task} | found
+        route = route_of(prediction)
+        return route | found if record is None else found | route
 
 
 def write(rows: PredictedRows) -> None:
@@ -256,7 +175,7 @@ def write(rows: PredictedRows) -> None:
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            counts.update(rows.task_of(*each) for each in window)
+            counts.update(prediction.task or UNKNOWN for _, prediction in window)
             yield [rows.record(*each) for each in window]
 
     write_records(path, records(), rows.types(), raw_csv=rows.arguments.raw_csv)
@@ -270,16 +189,16 @@ def write(rows: PredictedRows) -> None:
 def show(rows: PredictedRows) -> None:
     """Print each prediction as soon as it is available: as a line, or as an entry of one JSON list."""
     unknown, before = 0, "["
-    for each in chain.from_iterable(rows.predicted()):
+    for (task, row, _), prediction in chain.from_iterable(rows.predicted()):
         if rows.arguments.json:
-            (task, row, _), prediction = each  # only a file keeps the other columns of a row
+            # Only a file keeps the other columns of a row.
             record = rows.record((task, row, None), prediction)
             text = json.dumps(plain(record), indent=2, sort_keys=True, allow_nan=False)
             print(before + "\n" + indent(text, "  "), end="")
             before = ","
         else:
-            print(rows.line(*each))
-            unknown += rows.task_of(*each) == UNKNOWN
+            print(rows.line(prediction))
+            unknown += prediction.task is None
     if rows.arguments.json:
         print("\n]")
     elif unknown:

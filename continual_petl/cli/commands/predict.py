@@ -93,12 +93,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     _check(arguments)
     run = Run(arguments.run, remote_code=arguments.remote_code)
-    from continual_petl.cli.predicting import NamedRows, RoutedRows, show, write
+    from continual_petl.cli.predicting import PredictedRows, show, write
     from continual_petl.cli.predictions_out import check_output
 
-    is_named = arguments.task is not None or arguments.task_column is not None
-    rows = NamedRows(run, arguments) if is_named else RoutedRows(run, arguments)
-    if isinstance(rows, NamedRows) and arguments.stream:
+    rows = PredictedRows(run, arguments)
+    if arguments.stream:
         for piece in rows.generate():
             print(printable(piece), end="", flush=True)
         print()
