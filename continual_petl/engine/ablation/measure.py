@@ -11,7 +11,7 @@ The rows are read once and the backbone is loaded once; spans that remove the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Literal
 
@@ -19,7 +19,6 @@ from continual_petl.banks.ablated_view import AblatedView, modified_layers, rema
 from continual_petl.engine.ablation.result import AblatedSpan, Ablation, relative_change
 from continual_petl.engine.scoring.evaluate import certified_rows, evaluate
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify.digests import OnProgress
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.bank_cache import CachedBank
@@ -45,7 +44,7 @@ def ablate_task(
     spans: Spans | None = None,
     *,
     split: Literal["validation", "test"] = "validation",
-    progress: OnProgress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Ablation:
     """Score a learned bank without its modifications in each span of layers.
 
