@@ -142,7 +142,7 @@ def begun(backbone: Path, learned: Path, tmp_path_factory: pytest.TempPathFactor
     """Return a task that began with the plan `WHOLE`, and has saved a checkpoint."""
     folder = shutil.copytree(learned, tmp_path_factory.mktemp("begun") / "run")
     run = dataclasses.replace(Open(tasks_of(backbone), folder).run, plan=WHOLE)
-    assert keep_or_discard(run, None) == ()
+    assert keep_or_discard(run, "off") == ()
     (run.folder / LAST).touch()
     return run
 
@@ -156,7 +156,7 @@ def test_task_resumes_only_with_the_settings_it_began_with(begun: TaskRun, path:
         check_share(run)
         return
     with pytest.raises(InputError, match=f"its saved progress cannot be used, because .*{name}.* changed since"):
-        keep_or_discard(run, None)
+        keep_or_discard(run, "off")
     with pytest.raises(InputError, match=f"{name}.* changed after its fit began"):
         check_share(run)
 

@@ -127,7 +127,9 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
     # The second time, nothing is missing.
     assert main(["reevaluate", str(copied)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.endswith("nothing was filled in; 3 scores (marked c) are certified, not measured.")
+    assert (
+        "nothing was filled in; 3 scores in R (marked c): certified, not measured. Where the data is available" in shown
+    )
     assert "every score" not in shown
     assert (copied / "results.jsonl").read_bytes() == after
 
@@ -141,10 +143,10 @@ def test_certified_scores_can_be_measured_once_their_data_is_available(
     task_on_disk("one", tmp_path / "data")  # restores its data
     assert main(["reevaluate", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "no score in R is missing: nothing was filled in; 1 score (marked c) is certified, not measured. " in shown
     assert (
-        f"The data of task 'one' is available now: continual-petl verify {folder} --data evaluates on it again" in shown
+        "no score in R is missing: nothing was filled in; 1 score in R (marked c): certified, not measured. " in shown
     )
+    assert f"continual-petl verify {folder} --data evaluates on it again" in shown
     assert main(["verify", str(folder), "--data"]) == 1
     assert "task 'one': " not in capsys.readouterr().out, "only task 'two' must be reported, since its rows are missing"
 

@@ -135,9 +135,9 @@ def test_ignored_signal_stays_ignored() -> None:
 @pytest.mark.parametrize(
     ("begun", "where", "says"),
     [
-        (False, "from_yaml", "before anything was learned or saved; the same command starts from the beginning"),
-        (False, "preflight", "before anything was learned or saved"),
-        (True, "preflight", "; progress is saved, and the same command resumes from there"),
+        (False, "from_yaml", "; whatever was learned or saved before is kept, and the same command goes on from there"),
+        (False, "preflight", "; whatever was learned or saved before is kept"),
+        (True, "preflight", "; whatever was learned or saved before is kept, and the same command goes on from there"),
         (True, "verify", "after all tasks were learned and saved; the same command shows the result"),
     ],
 )

@@ -25,7 +25,6 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
-    from continual_petl.engine.ablation.measure import Spans
     from continual_petl.engine.ablation.result import Ablation
     from continual_petl.engine.run import Run
 
@@ -56,11 +55,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.store.folder.progress import half_learned
 
     run = Run(arguments.run, remote_code=arguments.remote_code)
-    spans = _spans(arguments.spans)
     _check_files(run.store.folder, {"--output": (arguments.output, ".json"), "--html": (arguments.html, ".html")})
     for task in arguments.task or ():
         run.check_learned(task)
-    ablations, left_out = _ablated(run, arguments, spans)
+    ablations, left_out = _ablated(run, arguments)
     found = [ablation.to_json() for ablation in ablations]
     result = {"run": str(run.store.folder), "ablations": found, "left_out": left_out}
     if arguments.output:
@@ -80,7 +78,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     return 0
 
 
-def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
+def _ablated(run: Run, arguments: argparse.Namespace) -> tuple[list[Ablation], dict[str, str]]:
     """Return the ablations, and the reason for each task left out; raise instead if the user named the tasks."""
     from continual_petl.cli._console import progress
 
@@ -90,7 +88,7 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
     for task in tasks:
         try:
             with progress(task) as advance:
-                ablations.append(run.ablate(task, spans, arguments.split, progress=advance))
+                ablations.append(run.ablate(task, arguments.spans, arguments.split, progress=advance))
         except InputError as error:
             if named or len(tasks) == 1:
                 raise
@@ -98,20 +96,6 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
     if tasks and not ablations:
         raise InputError("\n".join(["no task of this run can be ablated:", *dict.fromkeys(left_out.values())]))
     return ablations, left_out
-
-
-def _spans(given: Sequence[str] | None) -> Spans:
-    """Parse --spans; ``all`` and ``single`` are only allowed alone."""
-    if given is None or list(given) == ["all"]:
-        return "all"
-    if list(given) == ["single"]:
-        return "single"
-    if both := {"all", "single"} & set(given):
-        raise InputError(
-            f"--spans {' '.join(given)}: {sorted(both)[0]} cannot be combined with other spans; give it alone, or give spans "
-            "such as 0-3 5"
-        )
-    return list(given)
 
 
 def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:

@@ -76,7 +76,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         rest = "" if error.rest is None else error.rest.spec.name
         raise all_mistakes(error, Path(arguments.run_dir or f"runs/{rest}")) from None
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
-    arguments.run_dir = str(folder)  # after Ctrl-C, the message depends on what the folder holds
     try:
         return _run(stream, folder, arguments, overrides)
     except InputError as error:

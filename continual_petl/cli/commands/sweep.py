@@ -75,14 +75,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     spec = load_sweep(arguments.sweep, stream.spec, tasks=tuple(tasks), trials=arguments.trials)
     for sentence in unreached(stream.spec, overrides):
         remark(sentence)
-    arguments.run_dir = arguments.run_dir or f"sweeps/{stream.name}"
     with heavy_imports():  # after the first checks
         from continual_petl.sweep.protocol import sweep
 
     result = sweep(
         stream,
         spec,
-        folder=Path(arguments.run_dir),
+        folder=Path(arguments.run_dir or f"sweeps/{stream.name}"),
         tasks=arguments.task,
         jobs=arguments.jobs,
         executor=arguments.executor,

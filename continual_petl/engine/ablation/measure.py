@@ -103,6 +103,7 @@ def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
         >>> chosen_spans("all", 2), chosen_spans(["1", "0-1", (1, 1)], 2)
         ([(0, 0), (0, 1), (1, 1)], [(0, 1), (1, 1)])
     """
+    spans = spans[0] if isinstance(spans, list) and spans in (["all"], ["single"]) else spans
     if spans is None or spans == "all":
         return list(combinations_with_replacement(range(num_layers), 2))
     if spans == "single":

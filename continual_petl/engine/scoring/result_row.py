@@ -24,6 +24,10 @@ _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
 _SAMPLE = 5
 _CHECKED = 20
+_NO_CERTIFIED = (
+    "With evaluate: auto, certified scores are carried over (except for shared banks, which have changed since they were "
+    "certified)."
+)
 _NAMED = 5
 """Maximum number of tasks for which a notice gives the reason."""
 
@@ -90,49 +94,29 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     own = [cell.task for cell in cells if cell.status == _MEASURED]
     # In a long run, a row often measures only the new task, for which the router is not recomputed.
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
-    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low]
+    skipped = dict.fromkeys(sorted(unread - left.keys()), "this run does not read test splits")
+    notices = [
+        *_not_measured_again(skipped, "R has no score for them."),
+        *_not_measured_again(
+            carried, "Their certificates were checked, and their certified scores are carried over into R."
+        ),
+        *_not_measured_again(left, _NO_CERTIFIED),
+        *low,
+    ]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
 
 
-def _not_read(unread: set[str]) -> list[str]:
-    """Return a single notice for all tasks whose test rows this run does not read."""
-    if not unread:
+def _not_measured_again(why: dict[str, str], instead: str) -> list[str]:
+    """Return a single notice for all tasks that were not measured again, each with the reason; ``instead``: what R has."""
+    if not why:
         return []
-    tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
-    return [
-        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run does not read test splits."
-    ]
-
-
-def _carried(gone: dict[str, str]) -> list[str]:
-    """Return a single notice for all tasks whose certified scores replace measurements."""
-    if not gone:
-        return []
-    whose = (
-        "Its certificate was checked, and its certified score is"
-        if len(gone) == 1
-        else ("Their certificates were checked, and their certified scores are")
-    )
-    return [f"{_not_measured_again(gone)} {whose} carried over into R."]
-
-
-def _left(gone: dict[str, str]) -> list[str]:
-    """Return a single notice for all tasks whose scores stay unknown, because of ``evaluate: all`` or a shared bank."""
-    if not gone:
-        return []
-    return [
-        f"{_not_measured_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which "
-        "have changed since they were certified)."
-    ]
-
-
-def _not_measured_again(gone: dict[str, str]) -> str:
-    first, why = next(iter(gone.items()))
-    if len(gone) == 1:
-        return f"task {first!r} was not measured again, because {why.rstrip('.')}."
-    reasons = [f"for {task!r}, {why.rstrip('.')}" for task, why in gone.items()]
-    more = [f"and so on for {len(reasons) - _NAMED} more tasks"] if len(reasons) > _NAMED else []
-    return f"{named_tasks([*gone])} were not measured again: {'; '.join(reasons[:_NAMED] + more)}."
+    said = f"{named_tasks([*why])} {'was' if len(why) == 1 else 'were'} not measured again"
+    reasons = {task: reason.rstrip(".") for task, reason in why.items()}
+    if len({*reasons.values()}) == 1:
+        return [f"{said}, because {next(iter(reasons.values()))}. {instead}"]
+    each = [f"for {task!r}, {reason}" for task, reason in reasons.items()]
+    more = [f"and so on for {len(each) - _NAMED} more tasks"] if len(each) > _NAMED else []
+    return [f"{said}: {'; '.join(each[:_NAMED] + more)}. {instead}"]
 
 
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:

@@ -85,7 +85,7 @@ def learn_bank(
     run.store.write_backbone(run.backbone)
     num_processes = 1 if ranks is None else ranks.world_size
     cache, cache_notices = decide_state_cache(session, data, plan, run.bank, num_processes=num_processes)
-    dropped = keep_or_discard(run, cache)
+    dropped = keep_or_discard(run, "off" if cache is None else cache.in_words)
     clock.lap("data")
     clock.credit("train", seconds_so_far(run.folder))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")

@@ -22,10 +22,8 @@ from continual_petl.digests import combined_digest
 from continual_petl.engine.checks.other_banks import banks_read, parents_of, shared_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
-from continual_petl.engine.task.state_cache import StateCache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import InputError, StoreError
-from continual_petl.kind_registry import kind_of
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.plan import RowFacts
 from continual_petl.learner.task_plan import unlike, with_values
@@ -54,8 +52,12 @@ _NO_VALUE = {combined_digest({"value": value}) for value in (None, False, ())}
 """Digests of settings without a value, which earlier versions wrote."""
 
 
-def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
+def keep_or_discard(run: TaskRun, cached: str) -> tuple[str, ...]:
     """Empty a task's progress folder if anything that determines its bank (settings, data, tokens, backbone) has changed.
+
+    Args:
+        run: the task.
+        cached: which states are cached, see `StateCache.in_words`; or ``off``.
 
     Returns:
         At most one notice: where the task resumes, or, if progress was discarded, what has changed.
@@ -65,7 +67,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         StoreError: if a file that the task would resume from is damaged.
     """
     folder, task = run.folder, run.plan.name
-    now, then = _deciding(run, cache), _saved(folder)
+    now, then = deciding(run, cached), _saved(folder)
     if then == now:
         _check(folder)
         return _resumes(task, folder)
@@ -93,7 +95,7 @@ def check_share(run: TaskRun) -> None:
     Raises:
         InputError: naming what is different, such as a file that was edited in the meantime.
     """
-    if changed := unlike(_saved(run.folder), _deciding(run, None)):
+    if changed := unlike(_saved(run.folder), deciding(run, "off")):
         raise InputError(
             f"task {run.plan.name!r}: {', '.join(changed)} changed after its fit began, so the processes that share it would "
             "learn different tasks. Run the same command again, and leave the files that the stream names as they are."
@@ -106,14 +108,13 @@ def _saved(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in saved.items() if digest not in _NO_VALUE or name.startswith("trainer.")}
 
 
-def _deciding(run: TaskRun, cache: StateCache | None) -> dict[str, str]:
+def deciding(run: TaskRun, cached: str) -> dict[str, str]:
     """Return the digests of everything that determines the learned bank, by name: the plan, and what it is learned from."""
     session, plan, backbone = run.session, run.plan, run.backbone
     shares_steps = plan.training.accumulate > 1 or session.spec.trainer.get("devices", 1) != 1
-    kept = "" if cache is None or kind_of(plan).generates or "validation" in cache.splits else ", for training rows"
     beside = {
         # Which states are cached, not which were asked for.
-        "training.prefix_cache": "off" if cache is None else f"below layer {cache.layer}{kept}",
+        "training.prefix_cache": cached,
         "training.prefix_cache_bytes": None,
         "the shared bank": shared_digest(session, plan),
         **_starts_from(session, plan),

@@ -11,12 +11,10 @@ Shape suffixes: N rows of the split, B rows of a batch, T tokens, D width of the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +26,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.states_below import lowest_layer, states_below, why_not_start
 from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
+from continual_petl.engine.task.resume import deciding
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import predicting_trainer, quiet
 from continual_petl.kind_registry import find_kind, kind_of
@@ -75,6 +74,8 @@ class StateCache:
     width: int
     splits: Mapping[Split, KeptSplit]
     num_bytes: int
+    in_words: str
+    """Which states are cached, as it is saved with a half-learned task."""
     files: dict[Split, StatesFile] = field(default_factory=dict)
 
     def __call__(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
@@ -134,7 +135,10 @@ def decide_state_cache(
     kept, needed = _within_budget(_splits(data, plan, num_places), width, plan, backbone.model.dtype)
     if "train" in kept:
         sizes = {split: needed[split] for split in kept}
-        cache = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
+        # Tasks that generate text never read states of validation rows.
+        only = "" if kind_of(plan).generates or "validation" in kept else ", for training rows"
+        words, total = f"below layer {layer}{only}", sum(sizes.values())
+        cache = StateCache(layer=layer, width=width, splits=kept, num_bytes=total, in_words=words)
         return cache, (_notice(plan, layer, sizes),)
     why = f"they take {needed['train']:,} bytes, but training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
     if asked:
@@ -254,38 +258,12 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
 
 
 def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.device) -> str:
-    """Return the digest of everything that determines the states of a split."""
-    backbone, models, split = run.backbone, run.session.models, cache.splits[name]
-    rows = split.rows
-    arrays: dict[str, NDArray[Any] | None] = {
-        "ids": rows.ids,
-        "offsets": rows.offsets,
-        "types": rows.token_types,
-        "targets": rows.target_ids,
-    }
-    environment = current_environment(device, backbone.precision, _attention(run, name))
-    return combined_digest(
-        {
-            "split": name,
-            "data": run.data.digests[name],
-            **{key: None if array is None else _digest(array) for key, array in arrays.items()},
-            "preparation": models.preparation,
-            "padding": models.pad_token_id,
-            "kind": run.plan.kind,
-            "backbone": backbone.digest,
-            "configuration": combined_digest(backbone.config_facts),
-            "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
-            "layer": cache.layer,
-            "batches": [len(batch) for batch in split.batches],
-            "rows of batches": _digest(np.concatenate(split.batches)),
-        }
-    )
+    """Return the digest of everything that determines the states of a split: what decides the bank, and this environment."""
+    environment = current_environment(device, run.backbone.precision, _attention(run, name))
+    beside = {"split": name, "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"})}
+    return combined_digest({**deciding(run, cache.in_words), **beside})
 
 
 def _attention(run: TaskRun, name: Split) -> str:
     """Return the attention implementation of the forward passes that read a split's states."""
     return run.training_attention if name == "train" else run.backbone.attention
-
-
-def _digest(array: NDArray[Any]) -> str:
-    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
