@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from continual_petl import _process
 from continual_petl._version import VERSION
@@ -73,7 +71,7 @@ def devices() -> dict[str, Any]:
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Return whether runs can be written to a folder, and the free space there and in the Hub's cache."""
+    """Return whether runs can be written to a folder, and the free space there."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     facts: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
@@ -81,49 +79,7 @@ def disk(folder: Path) -> dict[str, Any]:
         facts["problem"] = f"{folder} is not writable: use --run-dir to choose a folder that is"
     elif free < _MIN_FREE_BYTES:
         facts["problem"] = f"less than 1 GB is free for {folder}: make room, or use --run-dir to choose another disk"
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    cache = Path(HF_HUB_CACHE)
-    there = next(path for path in (cache, *cache.parents) if path.is_dir())
-    usual = not (os.environ.get("HF_HOME") or os.environ.get("HF_HUB_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    return facts | {
-        "cache of the Hub": "default location" if usual else "set by a variable",
-        "free there": f"{shutil.disk_usage(there).free / 1e9:.1f} GB",
-    }
-
-
-def tracking() -> dict[str, Any]:
-    """Return where data logged to W&B would go; no key is shown."""
-    import wandb
-
-    from continual_petl.callbacks.named_loggers import goes_online, has_account
-
-    settings = wandb.Settings()
-    mode, key = os.environ.get("WANDB_MODE") or str(settings.mode or "online"), has_account(settings.base_url)
-    without = "kept on disk: there is no key"
-    if goes_online() is None:  # the user asked for online mode
-        without = "not kept: there is no key; run wandb login, or unset WANDB_MODE to keep them on disk"
-    where = {"offline": "kept on disk", "dryrun": "kept on disk", "disabled": "not kept"}.get(
-        mode, "sent" if key else without
-    )
-    return {"wandb": wandb.__version__, "mode": mode, "key": "yes" if key else "none", "numbers are": where}
-
-
-def hub() -> dict[str, Any]:
-    """Return whether models and data sets can be downloaded; a connection is opened, but nothing is downloaded."""
-    import huggingface_hub
-    from huggingface_hub import constants
-
-    facts = {"token": "yes" if huggingface_hub.get_token() else "none: only public repositories"}
-    if constants.HF_HUB_OFFLINE:
-        return {"mode": "offline: only cached files", **facts}
-    address = urlsplit(constants.ENDPOINT)
-    own = "" if address.hostname == "huggingface.co" else " (another server, set by HF_ENDPOINT)"
-    try:
-        socket.create_connection((address.hostname or "", address.port or 443), _TIMEOUT_S).close()
-    except OSError as error:
-        return {"mode": f"online{own}, but not reached: {type(error).__name__}; only cached files can be used", **facts}
-    return {"mode": f"online{own}, reached", **facts}
+    return facts
 
 
 def settings() -> dict[str, Any]:
@@ -139,8 +95,6 @@ CHECKS: dict[str, Callable[[], dict[str, Any]]] = {
     "packages": packages,
     "machine": machine,
     "devices": devices,
-    "W&B": tracking,
-    "Hub": hub,
     "settings": settings,
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kinds
@@ -87,36 +86,6 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
         "repeated in other rows; an input text and an output text; words with their tags; or an image with a label. "
         f"Write the task's `kind` and `columns` by hand; `continual-petl schema` lists all keys.{several}"
     )
-
-
-def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
-    """Return the guess with an unused column as an additional input.
-
-    Args:
-        found: a guess that does not use the column.
-        second: the name of the column.
-        columns: as in `guess`.
-    """
-    more = next(column.longest for column in columns if column.name == second)
-    if "source" in found.columns:
-        first = next((column for column in columns if column.name == found.columns["source"]), None)
-        if first is None:  # the source is already built by a template
-            key = found.columns["source"]
-            made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
-        else:
-            name, templates = joined_source(first.name, second, columns)
-            made = {"columns": found.columns | {"source": name}, "templates": templates}
-        answered = replace(found, **made)
-    else:
-        answered = replace(found, columns={"text": found.columns["text"], "text_pair": second} | found.columns)
-    return _with_rest(replace(answered, letters=found.letters + more), columns)
-
-
-def can_take_second(found: Guess, column: str) -> bool:
-    """Return whether an unused column can become an input: as the second text, or appended to the source."""
-    if "source" in found.columns:
-        return not set("{}!:[.") & set(column + found.columns["source"])
-    return "text" in found.columns and "text_pair" not in found.columns
 
 
 def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:

@@ -172,36 +172,7 @@ def reviews(here: Path) -> Path:
     return here
 
 
-@pytest.mark.parametrize(
-    ("answer", "pair"), [("y", "about"), ("Yes ", "about"), ("", None), ("n", None), ("?", None), (None, None)]
-)
-def test_unused_text_column_is_asked_about_in_a_terminal(
-    reviews: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, pair: str | None
-) -> None:
-    asked: list[str] = []
-
-    def reply(question: str) -> str:
-        asked.append(question)
-        if answer is None:
-            raise EOFError
-        return answer
-
-    monkeypatch.setattr("builtins.input", reply)
-    for stream in ("stdin", "stdout"):
-        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
-    assert main(["init", "reviews.csv", "questions.csv"]) == 0
-    assert asked == ["reviews.csv: is column about the second text, next to review? [y/N] "]
-    assert load_stream("stream.yaml").tasks[0].columns.text_pair == pair
-    assert main(["init", "reviews.csv", "--force", "--json"]) == 0
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize("terminal", ["stdin", "stdout"])
-def test_unused_text_column_is_only_reported_without_a_terminal(
-    reviews: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, terminal: str, capsys: Any
-) -> None:
-    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("a question was asked"))
-    monkeypatch.setattr(f"sys.{terminal}.isatty", lambda: True)
+def test_unused_text_column_is_reported(reviews: Path, backbone_folder: Folder, capsys: Any) -> None:
     assert main(["init", "reviews.csv", "--backbone", str(backbone_folder())]) == 0
     says = "the column 'about' holds texts and is not read; if it is the second text of a pair, write columns: {text_pair: "
     assert says in capsys.readouterr().out

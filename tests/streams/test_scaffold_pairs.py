@@ -10,7 +10,7 @@ import pytest
 
 from continual_petl.streams.scaffold.choose_backbone import choose_backbone
 from continual_petl.streams.scaffold.draft import draft
-from continual_petl.streams.scaffold.guess import Guess, can_take_second, guess, with_second
+from continual_petl.streams.scaffold.guess import Guess, guess
 from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -69,16 +69,12 @@ def test_dates_addresses_and_codes_are_not_texts(other: list[str]) -> None:
     assert (found.unread, found.texts_left) == (("other",), ())
 
 
-def test_unused_text_is_reported_and_can_be_added() -> None:
+def test_unused_text_is_reported() -> None:
     table = {"review": ONE, "about": LONG, "label": LABELS}
     columns = profile(table)
     found = guess("here", columns)
     assert found.columns == {"text": "review", "label": "label"}
     assert found.texts_left == ("about",)
-    both = with_second(found, "about", columns)
-    assert both.columns == {"text": "review", "text_pair": "about", "label": "label"}
-    assert (both.texts_left, both.letters > found.letters) == ((), True)
-    assert not can_take_second(both, "other")
 
 
 def _write(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -110,14 +106,3 @@ def test_instruction_and_input_form_the_source(tmp_path: Path, inputs: list[str]
             assert (task.columns.source, task.columns.target) == ("source", "output")
         else:  # empty in every row
             assert (task.columns.source, task.columns.target) == ("instruction", "output")
-
-
-def test_extra_source_text_can_be_appended() -> None:
-    table = {"dialogue": LONG, "persona": ONE, "hint": OTHER, "summary": [text[:20] for text in ONE]}
-    columns = profile(table)
-    found = guess("here", columns)
-    assert found.texts_left == ("persona", "hint")
-    both = with_second(found, "persona", columns)
-    assert both.templates == {"source": "{dialogue}\n{persona}"}
-    assert with_second(both, "hint", columns).templates == {"source": "{dialogue}\n{persona}\n{hint}"}
-    assert not can_take_second(found, "a{b")

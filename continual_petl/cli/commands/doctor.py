@@ -21,8 +21,6 @@ from continual_petl.cli.shared_options import add_json
 
 PLACE = 360
 _MIN_NAME_LENGTH = 3
-_WIDTH = 92
-"""Maximum number of characters before a value is wrapped."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -54,18 +52,8 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
     for title, facts in found.items():
         lines.append(title)
         for name, value in facts.items():
-            first, *more = _wrapped(str(value))
-            lines += [f"  {name:<24} {first}", *(f"  {'':<24} {line}" for line in more)]
+            lines.append(f"  {name:<24} {value}")
     return lines
-
-
-def _wrapped(value: str) -> list[str]:
-    """Wrap a sentence; anything else, such as a path, stays on one line so that it can be copied."""
-    from textwrap import wrap
-
-    if ", " not in value:
-        return [value]
-    return wrap(value, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _tried(collect: Callable[[], dict[str, Any]]) -> dict[str, Any]:

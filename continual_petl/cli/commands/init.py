@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli.shared_options import add_json, add_limits, given_limits
-from continual_petl.errors import InputError, printable, quoted
+from continual_petl.errors import InputError, quoted
 
 if TYPE_CHECKING:
-    from continual_petl.streams.scaffold.guess import Guess
-    from continual_petl.streams.scaffold.profile import Column
     from continual_petl.streams.schema.stream_spec import StreamSpec
 
 PLACE = 110
@@ -78,11 +75,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     limits, tasks = given_limits(arguments), []
     for data in arguments.data:
         seen = inspect_data(data, limits, arguments.rows)
-        columns = profile(seen.table)
-        found = guess(data, columns)
-        if not arguments.json:
-            found = _asked(data, found, columns)
-        tasks.append((seen, found))
+        tasks.append((seen, guess(data, profile(seen.table))))
     backbone = choose_backbone({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
     tasks = [(s, replace(g, kind=backbone.writes if kind_of(g).generates else g.kind)) for s, g in tasks]
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
@@ -188,23 +181,3 @@ def _unavailable(backbone: str) -> list[str]:
         except InputError as error:
             return [str(error)]
     return []
-
-
-def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
-    """In a terminal, ask whether an unused text column belongs to the input; if so, add it to the guess that is returned."""
-    from continual_petl.streams.scaffold.guess import can_take_second, with_second
-
-    left = [name for name in found.texts_left if can_take_second(found, name)]
-    if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return found
-    first = found.columns.get("text") or found.columns["source"]
-    role = f"the second text, next to {first}" if "text" in found.columns else f"part of the source, after {first}"
-    single = f"is column {left[0]} {role}? [y/N]"
-    question = single if len(left) == 1 else f"which column is {role}: {', '.join(left)}? [Enter: none]"
-    try:
-        answer = input(printable(f"{data}: {question} ")).strip()
-    except EOFError:
-        return found
-    if len(left) == 1:
-        return with_second(found, left[0], columns) if answer.lower() in ("y", "yes") else found
-    return with_second(found, answer, columns) if answer in left else found
