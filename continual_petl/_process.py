@@ -121,3 +121,21 @@ def keep_freed_memory() -> None:
     # 128 KiB, so that size is set first.
     if mallopt and (mallopt(_MMAP_THRESHOLD, _MOST_KEPT_BYTES) or mallopt(_MMAP_THRESHOLD, _MOST_IN_OLD_GLIBC)):
         mallopt(_TRIM_THRESHOLD, _MOST_KEPT_BYTES)
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the memory of this machine, or of the container that this process runs in, in bytes; 0 if it is not known."""
+    try:
+        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return min(whole, int(file.read()))
+    except (OSError, ValueError):  # no such file, or "max"
+        return whole

@@ -42,8 +42,8 @@ def machine() -> dict[str, Any]:
     """Return the system, the number of cores and the memory."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory": _memory(),
+        "cores": _process.num_cores(),
+        "memory": f"{size / 2**30:.0f} GiB" if (size := _process.memory()) else f"unknown on {sys.platform}",
     }
 
 
@@ -104,15 +104,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _memory() -> str:
-    try:
-        total = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
-    except (ValueError, OSError, AttributeError):
-        return f"unknown on {sys.platform}"
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
-    except (OSError, ValueError):  # no such file, or "max"
-        return total
-    return f"{total}, limited to {limit / 2**30:.0f} GiB here"

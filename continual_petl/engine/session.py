@@ -102,7 +102,7 @@ class Session:
         if consent:  # in a process that was given the stream
             for task in spec.tasks:
                 import_kind({"kind": task.kind, "remote_code": task.remote_code})
-        self.spec = spec.model_copy(update={"defaults": defaults_of_run(store) or spec.defaults})
+        self.spec = spec.model_copy(update={"defaults": defaults_in(store.stream_file) or spec.defaults})
         self.store = store
         self.reads_test = reads_test
         self.replacing: frozenset[str] = frozenset()
@@ -283,13 +283,8 @@ class Session:
         )
 
 
-def defaults_of_run(store: Store) -> int | None:
-    """Return the version of the defaults that a run was started with, even if its stream file was edited; None if unknown."""
-    return defaults_in(store.stream_file)
-
-
 def defaults_in(file: Path) -> int | None:
-    """Return the version of the defaults in a stream that `dump_stream` wrote; None if there is no such file or key."""
+    """Return the version of the defaults in a stream that `dump_stream` wrote, even if it was edited; None if there is none."""
     # Parsing a stream of thousands of tasks would take seconds.
     found = _DEFAULTS.search(file.read_bytes()) if file.is_file() else None
     return None if found is None else int(found[1])

@@ -52,7 +52,10 @@ REFUSED = {
     "init onto an existing file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "already exists"),
     "learn without a run": ("learn FOLDER/data FOLDER/task.yaml", NO_RUN),
     "learn from a missing file": ("learn FOLDER/run FOLDER/none.yaml", "there is no such file"),
-    "learn from rows": ("learn FOLDER/run FOLDER/data/other/train.jsonl", "this one holds rows"),
+    "learn from rows": (
+        "learn FOLDER/run FOLDER/data/other/train.jsonl",
+        "this is a file with rows, but the file of one task",
+    ),
     "learn with a misspelt key": ("learn FOLDER/run FOLDER/task.yaml", "task.yaml:2: key kind"),
     "learn a task with a used name": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
     "verify without a run": ("verify FOLDER/data", NO_RUN),

@@ -180,9 +180,9 @@ def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: p
     assert checker.most_jobs() == 1, "a single process must be used until the backbone's size is known"
     assert checker.check("one").ok
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    monkeypatch.setattr(whole_run, "_memory", lambda: 9 * 2**30)
+    monkeypatch.setattr(whole_run, "memory", lambda: 9 * 2**30)
     assert checker.most_jobs() == 4
-    monkeypatch.setattr(whole_run, "_memory", lambda: 0)
+    monkeypatch.setattr(whole_run, "memory", lambda: 0)
     assert checker.most_jobs() == 1
 
 

@@ -13,7 +13,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from continual_petl.cli.shared_options import (
@@ -63,18 +62,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     from continual_petl.engine.run import Run
     from continual_petl.store.open_run import open_store
-    from continual_petl.streams.stream_file.catalog import ROW_SUFFIXES
     from continual_petl.streams.stream_file.file_types import YAML, refuse_other_type
     from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_located_task, load_stream
 
     store = open_store(arguments.run)
-    if PurePath(arguments.task_file).suffix in ROW_SUFFIXES:
-        raise InputError(
-            f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
-            "with the keys name, kind and data "
-            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if its columns do not have "
-            "the standard names; `continual-petl init` writes such entries under tasks."
-        )
     refuse_other_type(arguments.task_file, "the file of one task", YAML)
     try:
         task, places = load_located_task(arguments.task_file, overrides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
@@ -17,11 +17,16 @@ from continual_petl.store.certificate.values import BankReference
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
-def check_order(session: Session, task: TaskSpec) -> None:
+def check_order(session: Session, task: TaskSpec, learning: Collection[str]) -> None:
     """Check, before anything is learned, that the tasks whose banks this one starts from or reads are learned before it.
 
+    Args:
+        session: the run.
+        task: the task.
+        learning: names of the tasks to learn.
+
     Raises:
-        InputError: if one is unknown or comes later in the stream.
+        InputError: if one is unknown, comes later in the stream, or is neither learned nor among those to learn.
     """
     choice = task.bank or session.spec.bank
     names = [each.name for each in session.spec.tasks]
@@ -43,6 +48,11 @@ def check_order(session: Session, task: TaskSpec) -> None:
                 raise InputError(
                     f"task {task.name!r}, bank.{key}: {other!r} does not come before this task in the stream and is not "
                     f"learned yet: move it before this task, or leave it out of {key}"
+                )
+            if other not in learning:
+                raise InputError(
+                    f"task {task.name!r} needs the bank of {other!r}, a task of the run's stream that is not learned yet: "
+                    f"learn {other!r} first"
                 )
 
 

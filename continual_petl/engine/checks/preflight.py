@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone_files import source_of
-from continual_petl.banks.config.spec import named_parents
 from continual_petl.engine.changed_settings import other_seeds
 from continual_petl.engine.checks.changed_tasks import check_replaced
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, Problems, check_meant, key_of
@@ -50,11 +49,7 @@ def preflight(session: Session, replace: Collection[str] = (), only: Collection[
     """
     check_session(session)
     check_replaced(session, replace)
-    tasks = asked_tasks(session, replace, only)
-    if only is not None:
-        for task in tasks:
-            _check_learned_before(session, task, only)
-    find_problems(session, tasks).raise_all()
+    find_problems(session, asked_tasks(session, replace, only)).raise_all()
 
 
 def asked_tasks(session: Session, replace: Collection[str], only: Collection[str] | None) -> list[TaskSpec]:
@@ -63,35 +58,23 @@ def asked_tasks(session: Session, replace: Collection[str], only: Collection[str
     return [task for task in session.spec.tasks if task.name not in learned and (only is None or task.name in only)]
 
 
-def _check_learned_before(session: Session, task: TaskSpec, only: Collection[str]) -> None:
-    """Refuse a task that needs the bank of a task of the stream that is neither learned nor among those to learn."""
-    bank, names = task.bank or session.spec.bank, {each.name for each in session.spec.tasks}
-    for name in (*named_parents(bank.start_from), *(bank.fuse or ())):
-        if name in names.difference(only) and not session.store.has(name):
-            raise InputError(
-                f"task {task.name!r} needs the bank of {name!r}, a task of the run's stream that is not learned yet: learn "
-                f"{name!r} first"
-            )
-
-
-def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
+def find_problems(session: Session, tasks: Sequence[TaskSpec]) -> Problems:
     """Return the problems with the backbone and with the tasks to be learned: their kinds, banks, lengths and data.
 
     Args:
         session: the stream and its run folder.
         tasks: the tasks to check. If there are many, data is read only for the first ones, and for tasks whose labels have to
             be compared with those of other tasks.
-        refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
-    problems, spec = refused or Problems(), session.spec
-    loads = refused is None and check_loads(session, tasks, problems)
+    problems, spec = Problems(), session.spec
+    loads = _loads(session, tasks, problems)
     # If the backbone cannot learn a task's kind, the data is not read, since another kind would need other columns.
     fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
     planned = set()
     for number, task in enumerate(fitting if loads else ()):
         with problems.collected(key_of(spec, task)):
             with about("bank"):
-                check_order(session, task)
+                check_order(session, task, [each.name for each in tasks])
             if number < CHECKED_TASKS:
                 check_plan(session, task)
                 planned.add(task.name)
@@ -183,7 +166,7 @@ def _check_trainer(session: Session) -> None:
     num_processes(session.spec)
 
 
-def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> bool:
+def _loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> bool:
     """Load the backbone in the precision of each task; at the first failure, record it and return False.
 
     A missing backbone is looked up once, not again for every task.

@@ -72,7 +72,7 @@ class Pool:
 
     def check(self, session: Session) -> None:
         """Raise `InputError` if several tasks at once are requested, and each task itself needs several processes."""
-        world_size = _world_size(session) if self.is_elsewhere else 1
+        world_size = num_processes(session.spec) if self.is_elsewhere else 1
         if world_size > 1:
             raise InputError(
                 f"jobs: several tasks at once, and {world_size} processes for each of them (trainer: devices): a run "
@@ -95,7 +95,7 @@ class Pool:
 @contextmanager
 def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks | None]:
     """Yield the processes that share the fit of each task, or None if one process is enough."""
-    world_size = _world_size(session)
+    world_size = num_processes(session.spec)
     if world_size == 1:
         yield None
         return
@@ -104,10 +104,6 @@ def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks
         yield ranks
     finally:
         ranks.close()
-
-
-def _world_size(session: Session) -> int:
-    return num_processes(session.spec)
 
 
 def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> RunSetup:

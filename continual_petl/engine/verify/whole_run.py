@@ -7,7 +7,6 @@ verdict never depends on whether other processes work.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from continual_petl._process import memory, num_cores
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.engine.changed_settings import other_seeds, settings_that_differ
 from continual_petl.engine.parallel.processes import Processes, is_being_started
@@ -247,8 +247,7 @@ class Checker:
         if backbone is None:
             return 1
         size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores, _memory() // 2 // int(size + _OVERHEAD)))
+        return max(1, min(num_cores(), memory() // 2 // int(size + _OVERHEAD)))
 
     def divide(self, jobs: int) -> Callable[[], Checker]:
         """Use only a share of the threads from now on, and return a function that makes a checker in another process."""
@@ -311,18 +310,6 @@ class Checker:
             except (InputError, StoreError) as error:
                 self._backbones[precision] = None, (Finding(message=str(error)),)
         return self._backbones[precision]
-
-
-def _memory() -> int:
-    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
-    try:
-        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0  # unknown, so no other process is started
-    try:
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    except (OSError, ValueError):
-        return whole
 
 
 @contextmanager
