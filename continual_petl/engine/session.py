@@ -284,7 +284,7 @@ class Session:
 
 
 def defaults_in(file: Path) -> int | None:
-    """Return the version of the defaults in a stream that `dump_stream` wrote, even if it was edited; None if there is none."""
+    """Return the version of the defaults in a stream that `dump_stream` wrote, even if it was edited, or None."""
     # Parsing a stream of thousands of tasks would take seconds.
     found = _DEFAULTS.search(file.read_bytes()) if file.is_file() else None
     return None if found is None else int(found[1])
