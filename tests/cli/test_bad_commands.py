@@ -27,8 +27,8 @@ CASES = [
     Case(
         "learn, rows",
         [
-            "rows.csv: learn needs a file that describes a task",
-            "name: mine, kind: classification, data: FOLDER/rows.csv",
+            "rows.csv: this is a file with rows, but the file of one task is expected here",
+            "`continual-petl init FOLDER/rows.csv` drafts a stream that learns them",
         ],
         files={"rows.csv": "text,label\na,b\n"},
         command=["learn", "FOLDER/run", "FOLDER/rows.csv"],
