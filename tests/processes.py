@@ -16,7 +16,7 @@ from typing import IO, NoReturn, Self
 
 import pytest
 
-PRELOADED = ["continual_petl.engine.parallel.worker", "continual_petl.sweep.worker", "transformers", "pytest"]
+PRELOADED = ["continual_petl.engine.parallel.worker", "continual_petl.sweep.trial", "transformers", "pytest"]
 
 
 def fork_workers(monkeypatch: pytest.MonkeyPatch, *, num_spawned: int = 0) -> None:

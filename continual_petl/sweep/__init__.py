@@ -13,9 +13,9 @@ from continual_petl._lazy import lazy_names
 if TYPE_CHECKING:
     from continual_petl.sweep.protocol import sweep as sweep
     from continual_petl.sweep.result import SweepResult as SweepResult
+    from continual_petl.sweep.settings import load_sweep as load_sweep
     from continual_petl.sweep.spec import Range as Range
     from continual_petl.sweep.spec import SweepSpec as SweepSpec
-    from continual_petl.sweep.sweep_file import load_sweep as load_sweep
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Range": "continual_petl.sweep.spec",
         "SweepResult": "continual_petl.sweep.result",
         "SweepSpec": "continual_petl.sweep.spec",
-        "load_sweep": "continual_petl.sweep.sweep_file",
+        "load_sweep": "continual_petl.sweep.settings",
         "sweep": "continual_petl.sweep.protocol",
     },
 )

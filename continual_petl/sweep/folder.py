@@ -5,8 +5,8 @@
     sweeps/NAME/
       sweep.json       the sweep, with the number of trials of the last call
       swept.yaml       the stream
-      rows.json        digests of the tasks' rows
-      trials.jsonl     every trial: settings, scores by epoch, seconds, parameters, environment
+      study.jsonl      Optuna studies, with digests of the tasks' rows, and with settings, scores by epoch, seconds,
+                       parameters and environment of every trial
       trials/          folders of running trials
       chosen.yaml      the stream with the chosen settings
       summary.json     the results
@@ -24,7 +24,6 @@ from continual_petl.store.files.atomic import make_folder, write_file, write_jso
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_nodes import parse
-from continual_petl.sweep.records import versions
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.settings import described
 from continual_petl.sweep.spec import SweepSpec
@@ -40,7 +39,8 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
     """Write the settings of a new sweep, or, if the folder already holds a sweep, compare them with its original settings.
 
     Raises:
-        InputError: if the sweep in the folder was started with different settings; the message lists them.
+        InputError: if the sweep in the folder was started with different settings, which the message lists, or written by
+            a version before Optuna's studies.
         StoreError: if the folder cannot be written or read.
     """
     text = dump_stream(without_unused_settings(spec.anchored()))
@@ -49,11 +49,16 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         raise InputError(
             f"--run-dir {folder}: this is the folder of a run; give the sweep another folder, such as sweeps/{spec.name}"
         )
+    if (folder / "trials.jsonl").exists():
+        raise InputError(
+            f"--run-dir {folder}: the sweep in this folder was written by an earlier version, and cannot be continued: give "
+            "another --run-dir"
+        )
     if not (folder / SWEEP).exists():
         make_folder(folder)
         # The sweep is written last: if it exists, the stream does too.
         write_file(folder / SWEPT, text.encode())
-        write_json(folder / SWEEP, {"format_version": 1, "sweep": plain, "versions": versions()})
+        write_json(folder / SWEEP, {"format_version": 1, "sweep": plain})
         return
     try:
         written = json.loads((folder / SWEEP).read_bytes())

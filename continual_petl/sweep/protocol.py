@@ -27,8 +27,7 @@ from continual_petl.streams.stream_file.key_locations import dotted
 from continual_petl.sweep.folder import SWEPT, open_folder, write_result
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.runner import OnTrial, Runner
-from continual_petl.sweep.sampler import check_optuna
-from continual_petl.sweep.settings import chosen_tasks, misfits, unfit_combinations
+from continual_petl.sweep.settings import chosen_tasks, misfits
 from continual_petl.sweep.spec import SweepSpec
 
 
@@ -82,12 +81,13 @@ def sweep(
         open_folder(place, spec, swept)
         runner = Runner(place, spec, swept, task_specs, keep=keep, on_trial=on_trial)
         if runner.num_left:
-            preflight(Session(without_unused_settings(_of(swept, task_specs)), Store(place), reads_test=False))
+            asked = without_unused_settings(swept.model_copy(update={"tasks": tuple(task_specs)}))
+            preflight(Session(asked, Store(place), reads_test=False))
             runner.check_rows()
-        if pool.is_elsewhere:
-            runner.learn_in_parallel(jobs, executor, until)
-        else:
-            runner.learn(until)
+            if pool.is_elsewhere:
+                runner.learn_in_parallel(jobs, executor, until)
+            else:
+                runner.learn(until)
         result = runner.result()
         write_result(result)
         runner.tidy()
@@ -110,9 +110,7 @@ def _checked(
         raise InputError(f"spec: got {sweep!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
     spec = _as_started(stream.spec, folder)
     swept = chosen_tasks(spec, tasks)
-    check_optuna(sweep)
-    found = misfits(sweep.space, spec, swept) or unfit_combinations(sweep, spec, swept)
-    problems = [f"sweep: key {dotted(path)}: {text}" for path, text in found]
+    problems = [f"sweep: key {dotted(path)}: {text}" for path, text in misfits(sweep, spec, swept)]
     if problems:
         raise StreamFileError(problems)
     world_size = num_processes(spec)
@@ -130,10 +128,6 @@ def _as_started(spec: StreamSpec, folder: Path) -> StreamSpec:
     """
     started = None if "defaults" in spec.model_fields_set else defaults_in(folder / SWEPT)
     return spec if started is None else spec.model_copy(update={"defaults": started})
-
-
-def _of(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> StreamSpec:
-    return spec.model_copy(update={"tasks": tuple(tasks)})
 
 
 def _check_any_complete(result: SweepResult) -> None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.sweep.records import Record, versions
-from continual_petl.sweep.sampler import study_of
 from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.study import Record, study_of
 
 if TYPE_CHECKING:
     import optuna
@@ -103,10 +102,7 @@ class TaskChoice:
             "num_parameters": sum(parameters.values()) if parameters else None,
             "trials": {state: self.count(state) for state in ("complete", "pruned", "failed")},
             "left": self.num_left,
-            "seconds": sum(
-                record.seconds
-                for record in {id(r): r for r in (*self.trials, *self.seeds, *self.failed_seeds)}.values()
-            ),
+            "seconds": sum(record.seconds for record in (*self.trials, *self.seeds[1:], *self.failed_seeds)),
         }
 
 
@@ -160,5 +156,4 @@ class SweepResult:
             "tasks": [choice.to_json() for choice in self.tasks.values()],
             "left": self.num_left,
             "never_swept": list(self.never_swept),
-            "versions": versions(),
         }

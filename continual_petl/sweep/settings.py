@@ -1,37 +1,28 @@
-"""Applies and checks the settings of a task, given as dotted keys with values, and enumerates a grid."""
+"""Reads a sweep file; applies and checks the settings of a task, given as dotted keys with values; enumerates a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from continual_petl.banks.config.spec import named_parents
-from continual_petl.errors import InputError, counted, did_you_mean
-from continual_petl.streams.schema.consistency import KeyPath, contradictions
+from continual_petl.errors import InputError, StreamFileError, did_you_mean
+from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.dump import without_unused_settings
+from continual_petl.streams.stream_file.dump import contradictions_of, without_unused_settings
+from continual_petl.streams.stream_file.file_types import YAML, check_file_type, refuse_other_type
 from continual_petl.streams.stream_file.json_schema import cached_schema
+from continual_petl.streams.stream_file.key_locations import KeyLocations
 from continual_petl.streams.stream_file.wording import show, word_errors
-from continual_petl.sweep.spec import Range, SweepSpec, plain_values
+from continual_petl.streams.stream_file.yaml_file import read_text, validate
+from continual_petl.streams.stream_file.yaml_nodes import parse
+from continual_petl.sweep.spec import Range, SweepSpec
 
 TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
 """Keys of a task, or parents of keys, that may be tried: they determine how it is learned, not what it is measured on."""
-_MEASURED = (
-    "data",
-    "columns",
-    "labels",
-    "all_labels",
-    "split",
-    "metric",
-    "limits",
-    "validation",
-    "probe",
-    "name",
-    "kind",
-)
 _MAX_LISTED = 5
 
 Settings = Mapping[str, Any]
@@ -47,7 +38,7 @@ class Unfit(ValueError):
 
 def grid(spec: SweepSpec) -> list[dict[str, Any]]:
     """Return the settings of a grid in order: the last key of the space changes fastest."""
-    lists = [plain_values(values) for values in spec.space.values() if not isinstance(values, Range)]
+    lists = [values for values in spec.space.values() if not isinstance(values, Range)]
     combinations = islice(product(*lists), spec.num_trials)
     return [dict(zip(spec.space, values, strict=True)) for values in combinations]
 
@@ -77,7 +68,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
     changed = {key.split(".")[0] for key in settings}
     candidate = task.model_copy(update={key: getattr(found, key) for key in changed})
     stub = candidate.model_copy(update={"data": "rows"})
-    if problems := contradictions(_tree(without_unused_settings(spec.model_copy(update={"tasks": (stub,)})))):
+    if problems := contradictions_of(without_unused_settings(spec.model_copy(update={"tasks": (stub,)}))):
         raise Unfit([text for _, text in problems])
     return candidate
 
@@ -90,41 +81,28 @@ def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
     return without_unused_settings(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 
 
-def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return the keys and values of a space that are invalid for its tasks, with reasons; each value is checked separately.
-
-    Args:
-        space: the space of a sweep, or its plain data; parts of the wrong type are skipped here and reported by the schema.
-        spec: the stream.
-        tasks: the tasks of the stream that the sweep is for.
-    """
-    problems: dict[KeyPath, str] = {("space", key): text for key in space if (text := _misplaced(key))}
+def misfits(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
+    """Return what the tasks cannot have, with reasons: keys, values by themselves, otherwise combinations of a grid."""
+    problems: dict[KeyPath, str] = {("space", key): text for key in sweep.space if (text := _misplaced(key))}
     for task in tasks:
         if problem := _bound(spec, task):
             problems[("space",)] = problem
-    for key, values in space.items():
+    for key, values in sweep.space.items():
         if ("space", key) in problems:
             continue
-        for place, value in _each(values):
+        ends = (("low", values.low), ("high", values.high)) if isinstance(values, Range) else enumerate(values)
+        for place, value in ends:
             path = ("space", key, place)
             for task in tasks:
                 if path not in problems and (text := _why_not(spec, task, {key: value})):
                     problems[path] = f"{text} (task {task.name!r})"
-    return [*problems.items()]
-
-
-def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return combinations of a grid that a task cannot have, although each value is valid by itself."""
-    if sweep.sampler != "grid" or len(sweep.space) == 1:
-        return []
-    problems: list[str] = []
-    for task in tasks:
-        for settings in grid(sweep):
-            if text := _why_not(spec, task, settings):
-                problems.append(f"{described(settings)}: {text} (task {task.name!r})")
-            if len(problems) == _MAX_LISTED:
-                break
-    return [(("space",), "these cannot be combined: " + "; ".join(problems))] if problems else []
+    if problems or sweep.sampler != "grid" or len(sweep.space) == 1:
+        return [*problems.items()]
+    tried = ((task, settings) for task in tasks for settings in grid(sweep))
+    why_not = ((task, settings, _why_not(spec, task, settings)) for task, settings in tried)
+    found = [f"{described(settings)}: {text} (task {task.name!r})" for task, settings, text in why_not if text]
+    listed = [*found[:_MAX_LISTED], *([f"and {len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else [])]
+    return [(("space",), f"these cannot be combined: {'; '.join(listed)}")] if found else []
 
 
 def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:
@@ -135,16 +113,6 @@ def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:
     return ""
 
 
-def _each(values: Any) -> Iterator[tuple[str | int, Any]]:
-    if isinstance(values, Range):
-        yield from (("low", values.low), ("high", values.high))
-    elif isinstance(values, dict):
-        ends = ((key, values.get(key)) for key in ("low", "high"))
-        yield from ((key, end) for key, end in ends if isinstance(end, int | float))
-    elif isinstance(values, list | tuple):
-        yield from enumerate(plain_values(values))
-
-
 def described(settings: Settings) -> str:
     """Describe settings on one line."""
     return ", ".join(f"{key} {_in_words(value)}" for key, value in settings.items())
@@ -153,6 +121,8 @@ def described(settings: Settings) -> str:
 def _in_words(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_in_words(below)}" for key, below in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_in_words, value)) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -162,72 +132,42 @@ def _misplaced(key: str) -> str:
         return "this is not a key: write names with single dots between them, such as training.epochs"
     if top in TRIED:
         return ""
-    if top in ("max_length", "backbone"):
-        return "belongs to the backbone, which all tasks share: set it in the stream, and sweep once for each value"
-    if top in _MEASURED:
-        return f"decides what a task is measured on, so scores could not be compared; allowed: {', '.join(TRIED)}"
-    return f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed: {', '.join(TRIED)} and keys below them"
+    return (
+        f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed: {', '.join(TRIED)} and keys below them. To "
+        "compare scores, all trials of a task are measured on the same rows with the same backbone"
+    )
 
 
 def _bound(spec: StreamSpec, task: TaskSpec) -> str:
     """Describe how a task depends on others, if it does: a sweep learns each task alone."""
     bank = task.bank or spec.bank
-    if bank.start_from is not None:
-        named = named_parents(bank.start_from)
-        of = f"the bank of {named[0]!r}" if len(named) == 1 else f"earlier banks ({bank.start_from})"
-        return (
-            f"task {task.name!r} starts from {of}, but a sweep learns each task alone: sweep the others with --task, or "
-            "remove start_from from the stream"
-        )
-    if bank.fuse is not None:
-        return (
-            f"task {task.name!r} reads the banks of {', '.join(map(repr, bank.fuse))}, but a sweep learns each task alone: "
-            "sweep the others with --task"
-        )
-    if not bank.inherits and bank.resolve().scope == "shared":
-        return (
-            f"task {task.name!r} continues the bank of the task before it (scope: shared), but a sweep learns each task "
-            "alone: sweep with scope: task"
-        )
-    return ""
+    depends = {
+        "start_from": bank.start_from,
+        "fuse": bank.fuse,
+        "scope": "shared" if not bank.inherits and bank.resolve().scope == "shared" else None,
+    }
+    found = ", ".join(f"{key}: {_in_words(value)}" for key, value in depends.items() if value is not None)
+    if not found:
+        return ""
+    return (
+        f"the bank of task {task.name!r} depends on other tasks ({found}), but a sweep learns each task alone: remove this "
+        "from the stream, or sweep the other tasks with --task"
+    )
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     *above, last = key.split(".")
-    node: Any = tree
     for depth, part in enumerate(above, 1):
-        below = node.get(part) if isinstance(node, dict) else _entry(node, part)
-        if below is None and isinstance(node, dict):
-            below = node[part] = {}
-        if not isinstance(below, dict | list):
-            raise Unfit([f"{'.'.join(above[:depth])} is {show(below)} and has no keys below it"])
-        node = below
-    if isinstance(node, dict):
-        node[last] = value
-    else:
-        _entry(node, last)
-        node[int(last)] = value
-
-
-def _entry(node: list[Any], part: str) -> Any:
-    if not part.isdecimal() or int(part) >= len(node):
-        raise Unfit(
-            [f"got {part!r}; this list has {counted(len(node), 'entry', 'entries')}, and the first has index 0"]
-        )
-    return node[int(part)]
+        if tree.get(part) is None:
+            tree[part] = {}
+        if not isinstance(tree[part], dict):
+            raise Unfit([f"{'.'.join(above[:depth])} is {show(tree[part])} and has no keys below it"])
+        tree = tree[part]
+    tree[last] = value
 
 
 def _plain(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
-
-
-def _tree(spec: StreamSpec) -> dict[str, Any]:
-    """Return the input of `contradictions`."""
-    return {
-        "training": {key: getattr(spec.training, key) for key in spec.training.model_fields_set},
-        "trainer": spec.trainer,
-        "tasks": [{"name": task.name, "training": task.training.given()} for task in spec.tasks],
-    }
 
 
 def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
@@ -244,3 +184,45 @@ def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
                 f"{', '.join(known)}"
             )
     return [task for task in spec.tasks if not names or task.name in names]
+
+
+def load_sweep(
+    path: str | os.PathLike[str],
+    stream: StreamSpec | None = None,
+    *,
+    tasks: tuple[TaskSpec, ...] | None = None,
+    trials: int | None = None,
+) -> SweepSpec:
+    """Read and check a sweep file.
+
+    Args:
+        path: the YAML file.
+        stream: the stream whose tasks every value has to fit; None if this is checked later.
+        tasks: the stream's tasks that the sweep is for; None means all.
+        trials: overrides the value in the file.
+
+    Raises:
+        StreamFileError: listing all mistakes; those about the tasks once the file is right by itself.
+    """
+    file = os.fspath(path)
+    refuse_other_type(file, "the file of a sweep", YAML)
+    parsed = parse(read_text(file, "sweep"))
+    check_file_type(file, parsed.tree, "sweep")
+    places = KeyLocations(file, parsed.lines)
+    if not isinstance(parsed.tree, dict) and not parsed.problems:
+        found = "an empty file" if parsed.tree is None else show(parsed.tree)
+        raise StreamFileError([f"{file}:1: got {found}; a sweep needs at least space: {{bank.bottleneck: [8, 64]}}"])
+    for line, where, text in parsed.problems:
+        places.report(where, text, line=line)
+    if not isinstance(parsed.tree, dict):
+        raise StreamFileError(places.problems)
+    tree: dict[str, Any] = parsed.tree
+    if trials is not None:
+        tree["trials"] = trials
+        places.replace(("trials",), "--trials")
+    spec = validate(SweepSpec, tree, places)
+    for key, text in misfits(spec, stream, tasks or stream.tasks) if stream is not None else ():
+        places.report(key, text)
+    if places.problems:
+        raise StreamFileError(places.problems)
+    return spec

@@ -6,10 +6,10 @@ The docstrings of the fields become the descriptions of the JSON Schema. Needs o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from continual_petl._strict_model import UserSpec
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
@@ -17,7 +17,6 @@ from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, Text
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 
 _Number = Int | Float
-_LEAST = "it must be above 0 with log: true"
 
 
 class Range(UserSpec):
@@ -30,10 +29,23 @@ class Range(UserSpec):
     log: Bool = False
     """Whether to sample log-uniformly: as many values between 1e-5 and 1e-4 as between 1e-3 and 1e-2."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether its values are whole numbers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.low >= self.high:
+            raise ValueError(f"high: got {self.high!r}; it must be above low, which is {self.low!r}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: got {self.low!r}; it must be above 0 with log: true")
+        return self
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: tuples become lists."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"got {value!r:.80}; a sweep tries text, finite numbers, true, false, null, and lists and mappings of them"
+        ) from None
 
 
 def _shape(value: Any) -> str | None:
@@ -41,7 +53,8 @@ def _shape(value: Any) -> str | None:
 
 
 Values: TypeAlias = Annotated[
-    Annotated[tuple[Any, ...], Tag(AS_LIST), Field(min_length=1)] | Annotated[Range, Tag(AS_MAPPING)],
+    Annotated[tuple[Annotated[Any, BeforeValidator(_plain)], ...], Tag(AS_LIST), Field(min_length=1)]
+    | Annotated[Range, Tag(AS_MAPPING)],
     Discriminator(
         _shape,
         custom_error_type="shape",
@@ -79,18 +92,38 @@ class SweepSpec(UserSpec):
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepSpec:
-        tree = {"space": {k: v.model_dump() if isinstance(v, Range) else list(v) for k, v in self.space.items()}}
-        if problems := clashes(tree | {"sampler": self.sampler, "trials": self.trials}):
+        problems: list[tuple[KeyPath, str]] = []
+        for key, values in self.space.items():
+            path = ("space", key)
+            problems += [
+                (
+                    path,
+                    f"is a part of {other}, which is tried as well: write it into each value there, such as "
+                    f"{other}: [{{preset: houlsby, bottleneck: 8}}, {{preset: lora, rank: 8}}]",
+                )
+                for other in self.space
+                if key.startswith(f"{other}.")
+            ]
+            if not isinstance(values, Range):
+                repeated = ((number, value) for number, value in enumerate(values) if value in values[:number])
+                problems += [
+                    ((*path, number), f"{json.dumps(value)} is in the list twice: keep one of the two")
+                    for number, value in repeated
+                ]
+            elif self.sampler == "grid":
+                text = "is a range, but a grid needs a list of values: write them out, or choose sampler: tpe"
+                problems.append((path, text))
+        if self.sampler != "grid" and self.trials is None:
+            text = f"is missing, but sampler {self.sampler} does not stop by itself: add it, for instance `trials: 20`"
+            problems.append((("trials",), text))
+        if problems:
             raise Inconsistent(problems)
         return self
 
     @property
     def num_settings(self) -> int:
         """Number of combinations of the grid; 0 if a range makes it infinite."""
-        number = 1
-        for values in self.space.values():
-            number *= 0 if isinstance(values, Range) else len(values)
-        return number
+        return math.prod(0 if isinstance(values, Range) else len(values) for values in self.space.values())
 
     @property
     def num_trials(self) -> int:
@@ -99,80 +132,3 @@ class SweepSpec(UserSpec):
             return min(self.num_settings, self.trials or self.num_settings)
         assert self.trials is not None
         return self.trials
-
-
-def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
-    """Return the keys of a sweep that contradict each other, with reasons.
-
-    Args:
-        tree: plain data with (some of) the keys of a sweep; parts of the wrong type are skipped here and reported by the
-            schema.
-    """
-    space = tree.get("space")
-    space = space if isinstance(space, dict) else {}
-    problems: list[tuple[KeyPath, str]] = []
-    for key, values in space.items():
-        problems += [(("space", key, *path), text) for path, text in _of_values(values)]
-        above = [other for other in space if key.startswith(f"{other}.")]
-        problems += [
-            (
-                ("space", key),
-                f"is a part of {other}, which is tried as well: write it into each value there, such as "
-                f"{other}: [{{preset: houlsby, bottleneck: 8}}, {{preset: lora, rank: 8}}]",
-            )
-            for other in above
-        ]
-    sampler, trials = tree.get("sampler", "grid"), tree.get("trials")
-    if sampler == "grid":
-        problems += [
-            (("space", key), "is a range, but a grid needs a list of values: write them out, or choose sampler: tpe")
-            for key, values in space.items()
-            if isinstance(values, dict)
-        ]
-    elif sampler in ("tpe", "random") and trials is None:
-        problems.append(
-            (
-                ("trials",),
-                f"is missing, but sampler {sampler} does not stop by itself: add it, for instance `trials: 20`",
-            )
-        )
-    return problems
-
-
-def _of_values(values: Any) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(values, list | tuple):
-        seen: list[Any] = []
-        for number, value in enumerate(values):
-            if not _is_plain(value):
-                what = f"a {type(value).__name__} is not allowed in a sweep; use text, numbers, true, false, null, mappings"
-                yield (number,), what
-            elif value in seen:
-                yield (number,), f"{json.dumps(value)} is in the list twice: keep one of the two"
-            seen.append(value)
-    elif isinstance(values, dict):
-        low, high, log = values.get("low"), values.get("high"), values.get("log", False)
-        if not isinstance(low, int | float) or not isinstance(high, int | float):
-            return  # the schema reports it
-        if low >= high:
-            yield ("high",), f"got {high!r}; it must be above low, which is {low!r}"
-        if log is True and low <= 0:
-            yield ("low",), f"got {low!r}; {_LEAST}"
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(below) for key, below in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float)
-
-
-def canonical(settings: Mapping[str, Any]) -> str:
-    """Return settings as a string that is the same for equal settings."""
-    return json.dumps(settings, sort_keys=True)
-
-
-def plain_values(values: Sequence[Any]) -> list[Any]:
-    """Return values after a round trip through JSON: tuples become lists."""
-    plain: list[Any] = json.loads(json.dumps(values))
-    return plain

@@ -1,4 +1,4 @@
-"""One trial: a run of a single task in a folder of its own.
+"""One trial: a run of a single task in a folder of its own, learned in the sweep's own process or in a worker process.
 
 Its test split is not read. Trials are compared by the validation score of the selected bank, and the score at the end of an
 epoch may end a trial early.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
 from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.commands import learn
+from continual_petl.engine.parallel.worker import Report, reported
 from continual_petl.engine.run import Run
-from continual_petl.engine.session import Session
+from continual_petl.engine.session import ProcessSettings, Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.learner.memory import ran_out
 from continual_petl.store.folder.progress import seconds_so_far
@@ -28,8 +33,12 @@ from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.sweep.records import Outcome
+from continual_petl.sweep.settings import Unfit, alone, with_settings
+from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.study import Outcome, Record, Studies, should_prune
 
+_setup: SweepSetup | None = None
+"""The sweep that this worker process has opened."""
 Judge = Callable[[Sequence[float | None]], bool]
 """Decides from the scores of the epochs so far whether to prune a trial."""
 
@@ -143,3 +152,80 @@ def outcome_of(run: Run, task: str) -> Outcome:
         environment=certificate.environment,
         **why,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSetup(ProcessSettings):
+    """What a worker process needs to know about a sweep."""
+
+    sweep: SweepSpec
+
+
+def setup_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepSetup:
+    """Return the brief for workers, including the number of threads of each: the cores are divided among them."""
+    num_threads = min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs))
+    return SweepSetup.here(folder, spec, sweep=sweep, num_threads=num_threads)
+
+
+def folder_of(folder: str | Path, record: Record) -> Path:
+    """Return the folder of a trial."""
+    return Path(folder, "trials", *record.name.split("/"))
+
+
+def carried_out(setup: SweepSetup, record: Record) -> Outcome:
+    """Run a trial, and return its outcome.
+
+    Raises:
+        Interrupted: if a stop was requested; the trial is resumed the next time.
+        InputError: if its data or backbone cannot be used, whatever the settings.
+        StoreError: if its folder cannot be written.
+    """
+    known = next(task for task in setup.spec.tasks if task.name == record.task)
+    try:
+        task = with_settings(setup.spec, known, record.settings)
+    except Unfit as error:
+        return Outcome(state="failed", reason=f"these settings cannot be combined: {error}")
+    prune, folder = setup.sweep.prune, folder_of(setup.folder, record)
+    spec, own = (alone(setup.spec, each, record.seed) for each in (task, known))
+    if prune == "none" or record.role == "seed":
+        return tried(spec, folder, own=own)
+    training = setup.spec.resolved_training(task)
+
+    def judge(scores: Sequence[float | None]) -> bool:
+        # A recipe may decide the number of epochs. A trial whose settings could not be combined has no scores.
+        searched = Studies(Path(setup.folder), setup.sweep, setup.spec).searched(record.task)
+        learned = [(other, with_settings(setup.spec, known, other.settings)) for other in searched if other.scores]
+        others = [other for other, task in learned if setup.spec.resolved_training(task).epochs == training.epochs]
+        return should_prune(prune, scores, training.epochs, training.warmup, others)
+
+    return tried(spec, folder, judge, own=own)
+
+
+def open_sweep(setup: SweepSetup) -> str:
+    """Open a sweep in this worker process; return an error message, or an empty string."""
+    global _setup
+    try:
+        setup.enter("sweep", ".")
+    except InputError as error:
+        return str(error)
+    _setup = setup
+    return ""
+
+
+def try_here(name: str) -> Report:
+    """Run a trial in this worker process; its outcome is the message of the report."""
+    assert _setup is not None
+    return reported(name, f"trial {name}", partial(_try, _setup, name))
+
+
+def _try(setup: SweepSetup, name: str) -> Report:
+    record = Studies(Path(setup.folder), setup.sweep, setup.spec)[name]
+    return Report(task=name, state="learned", message=carried_out(setup, record).model_dump_json())
+
+
+def try_on_ray(setup: SweepSetup, run: str, name: str) -> Report:
+    """Run a trial in this Ray process."""
+    problem = open_sweep(setup)
+    if problem:
+        return Report(task=name, state="failed", error=InputError.__name__, message=problem)
+    return try_here(name)

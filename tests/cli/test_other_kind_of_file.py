@@ -13,7 +13,7 @@ from continual_petl.errors import StreamFileError
 from continual_petl.streams.stream_file.file_types import type_of, type_of_path
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 from continual_petl.streams.stream_file.yaml_nodes import parse
-from continual_petl.sweep.sweep_file import load_sweep
+from continual_petl.sweep.settings import load_sweep
 
 STREAM = "name: s\nbackbone: minilm\ntasks:\n  - {name: a, kind: classification, data: a.csv}\n"
 TASK = "name: chat\nkind: causal-lm\ndata: chats.jsonl\ncolumns: {messages: messages}\n"

@@ -11,7 +11,7 @@ from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
-from continual_petl.sweep.sweep_file import load_sweep
+from continual_petl.sweep.settings import load_sweep
 from tests.docs.blocks import Block
 
 _TASK = {"name": "shown", "kind": "classification", "data": "data/shown"}

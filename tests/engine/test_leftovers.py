@@ -34,7 +34,7 @@ from continual_petl.sweep import sweep
 from tests.engine.every_fault import CAN_FORK, Outcome, outcomes_of
 from tests.engine.faulty_disk import Everywhere, in_a_child, state_of, without_numbers
 from tests.streams_in_code import stream, task
-from tests.sweep.sweeps import small_stream, small_sweep
+from tests.sweep.sweeps import small_stream, small_sweep, studies_of
 
 Folder = Callable[..., Path]
 
@@ -140,10 +140,10 @@ def left_in(folder: Path) -> dict[str, object]:
         if name.startswith(".lock"):
             continue
         found[name] = "a folder" if path.is_dir() else "a file"
-        if name in ("results.jsonl", "trials.jsonl"):
-            lines = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
-            # A sweep records each start of a trial, so a trial that was stopped has two such lines.
-            found[name] = [line for number, line in enumerate(lines) if line not in lines[:number] or not _begun(line)]
+        if name == "results.jsonl":
+            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        elif name == "study.jsonl":
+            found[name] = [_timeless(record.model_dump(mode="json")) for record in studies_of(folder).ended()]
         elif path.is_file() and (name == "stream.yaml" or name.startswith(("banks", "tombstones"))):
             found[name] = path.read_bytes()
     return found
@@ -151,10 +151,6 @@ def left_in(folder: Path) -> dict[str, object]:
 
 def _timeless(line: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in line.items() if key not in ("seconds", SEAL)}
-
-
-def _begun(line: dict[str, object]) -> bool:
-    return line.get("role") is not None and "scores" not in line and line.get("state", "begun") == "begun"
 
 
 def tasks_of(backbone: Path) -> TaskStream:

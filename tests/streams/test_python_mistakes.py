@@ -15,8 +15,8 @@ from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams import DataSpec, GenerationSpec, StreamSpec, TaskSpec, TaskStream, TrainingSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
+from continual_petl.sweep.settings import load_sweep
 from continual_petl.sweep.spec import SweepSpec
-from continual_petl.sweep.sweep_file import load_sweep
 from tests.streams.test_yaml_problems import MANY_MISTAKES
 
 TASK = {"name": "a", "kind": "classification", "data": "a.csv"}

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import SweepSpec
-from continual_petl.sweep.records import TRIALS, Record, read_records
+from continual_petl.sweep.study import STUDY, Record, Studies
 from tests.streams_in_code import stream, task
 
 TRAINING = {"epochs": 1, "batch_size": 20, "checkpoint_every": 1}
@@ -28,31 +29,26 @@ def small_stream(backbone: Path, *names: str, **more: Any) -> TaskStream:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a sweep's trials."""
-    return [json.loads(line) for line in (folder / TRIALS).read_text().splitlines()]
+    """Return the lines of a sweep's journal."""
+    return [json.loads(line) for line in (folder / STUDY).read_text().splitlines()]
 
 
-def ended(folder: Path, task: str = "one", role: str = "search") -> list[dict[str, Any]]:
-    """Return the lines of a task's trials that have ended, in the order in which they ended."""
-    return [
-        line
-        for line in lines_of(folder)
-        if line.get("state", "begun") != "begun" and (line["task"], line["role"]) == (task, role)
-    ]
+def studies_of(folder: Path) -> Studies:
+    """Return the trials of a sweep."""
+    spec = SweepSpec.model_validate(json.loads((folder / "sweep.json").read_text())["sweep"])
+    return Studies(folder, spec, load_stream(folder / "swept.yaml"))
 
 
 def records(folder: Path, task: str = "one", role: str = "search") -> list[Record]:
-    """Return the newest record of each of a task's trials, by number."""
-    newest = {each.name: each for each in read_records(folder / TRIALS) if (each.task, each.role) == (task, role)}
-    return sorted(newest.values(), key=lambda each: each.number)
+    """Return a task's trials, by number."""
+    return [each for each in studies_of(folder)._records.values() if (each.task, each.role) == (task, role)]
 
 
-def add_record(folder: Path, record: Record) -> None:
-    """Add a line to the trials of a sweep."""
-    with (folder / TRIALS).open("a") as file:
-        file.write(record.model_dump_json(exclude_defaults=True) + "\n")
+def ended(folder: Path, task: str = "one", role: str = "search") -> list[dict[str, Any]]:
+    """Return a task's trials that have ended, by number."""
+    return [each.model_dump(mode="json") for each in records(folder, task, role) if each.ended]
 
 
 def without_time(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines without the time that each trial took."""
+    """Return the trials without the time that each took."""
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]

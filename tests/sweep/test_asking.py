@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,8 @@ import pytest
 from continual_petl import InputError
 from continual_petl.banks.config import presets
 from continual_petl.banks.config.presets import RECIPES, Recipe
-from continual_petl.sweep import sampler as sampler_module
-from continual_petl.sweep import sweep, worker
-from continual_petl.sweep.records import Record
-from continual_petl.sweep.sampler import should_prune, study_of, suggested
+from continual_petl.sweep import runner, sweep, trial
+from continual_petl.sweep.study import Outcome, Record, should_prune, study_of, suggested
 from tests.streams_in_code import regression_task, stream
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep
 
@@ -132,7 +131,7 @@ def test_trials_with_other_epochs_are_not_compared(
         asked.append((epochs, len(scores), [each.settings["training.epochs"] for each in others]))
         return epochs == 3 and len(scores) == 2
 
-    monkeypatch.setattr(worker, "should_prune", ask)
+    monkeypatch.setattr(trial, "should_prune", ask)
     space = {"bank.bottleneck": [2, 4], "training.epochs": [1, 3]}
     sweep(small_stream(backbone_folder()), small_sweep(space=space, prune="halving"), folder=tmp_path)
     assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
@@ -152,7 +151,7 @@ def test_unset_epochs_are_those_of_the_preset(
         asked.append((epochs, len(others)))
         return bool(others)
 
-    monkeypatch.setattr(worker, "should_prune", ask)
+    monkeypatch.setattr(trial, "should_prune", ask)
     monkeypatch.setattr(presets, "RECIPES", RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
     tasks = small_stream(backbone_folder(), training={"epochs": None, "learning_rate": None})
     banks = ["bitfit", "full", "layernorm"]
@@ -160,25 +159,26 @@ def test_unset_epochs_are_those_of_the_preset(
     assert list(dict.fromkeys(asked)) == [(3, 0), (RECIPES["full"].epochs, 0), (3, 1)]
 
 
-@pytest.mark.slow
-def test_tried_settings_are_not_repeated(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_tried_settings_are_not_repeated(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[dict[str, Any]] = []
+
+    def as_if(setup: Any, record: Record) -> Outcome:
+        learned.append(record.settings)
+        return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10, seconds=5.0)
+
+    monkeypatch.setattr(runner, "carried_out", as_if)
     spec = small_sweep(space={"bank.bottleneck": [2, 4]}, sampler="random", trials=5)
     sweep(small_stream(backbone_folder()), spec, folder=tmp_path)
     found = ended(tmp_path)
-    assert len(found) == 5
-    again = [line for line in found if "same_as" in line]
-    assert len(again) == 3
-    for line in again:
-        assert line["score"] == found[line["same_as"]]["score"]
-        assert line["settings"] == found[line["same_as"]]["settings"]
+    assert sorted(str(settings) for settings in learned) == ["{'bank.bottleneck': 2}", "{'bank.bottleneck': 4}"]
+    assert [line["score"] for line in found] == [line["settings"]["bank.bottleneck"] / 10 for line in found]
+    assert [line["seconds"] for line in found].count(0.0) == 3
 
 
-def test_missing_optuna_error_says_what_to_install(
-    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampler_module, "find_spec", lambda name: None)
-    tasks = small_stream(backbone_folder())
-    with pytest.raises(InputError, match=r"not installed here: pip install 'continual-petl\[sweep\]'"):
-        sweep(tasks, small_sweep(prune="median"), folder=tmp_path / "sweep")
-    assert not (tmp_path / "sweep").exists()
-    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)  # a grid without pruning does not need Optuna
+def test_missing_optuna_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "continual_petl.sweep.study")
+    with pytest.raises(InputError, match=r"needs Optuna, .* not installed here: pip install 'continual-petl\[sweep\]'"):
+        importlib.import_module("continual_petl.sweep.study")

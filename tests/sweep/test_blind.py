@@ -15,7 +15,7 @@ from continual_petl.store.folder.results_file import RowLine
 from continual_petl.streams.preparation import prepare
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome
+from continual_petl.sweep.study import Outcome
 from tests.streams_in_code import classification_rows, stream, task, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
 

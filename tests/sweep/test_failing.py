@@ -12,11 +12,11 @@ import pytest
 
 from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStream
 from continual_petl.cli.commands.sweep import show
-from continual_petl.sweep import runner, sweep, trial, worker
-from continual_petl.sweep.records import Outcome
-from continual_petl.sweep.worker import open_sweep, setup_of, try_here
+from continual_petl.sweep import runner, sweep, trial
+from continual_petl.sweep.study import Outcome
+from continual_petl.sweep.trial import open_sweep, setup_of, try_here
 from tests.streams_in_code import stream, write_rows
-from tests.sweep.sweeps import TRAINING, ended, lines_of, small_stream, small_sweep
+from tests.sweep.sweeps import TRAINING, ended, records, small_stream, small_sweep
 from tests.usual import few
 
 Folder = Callable[..., Path]
@@ -26,7 +26,7 @@ def test_failed_seed_is_reported(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def as_if(setup: Any, record: Any) -> Outcome:
-        if record.role == "seed" and record.number == 2:
+        if record.role == "seed" and record.number == 1:
             return Outcome(state="failed", reason="learning diverged")
         return Outcome(state="complete", score=0.4)
 
@@ -82,7 +82,7 @@ def test_other_errors_stop_the_sweep(
     failing(monkeypatch, error)
     with pytest.raises(type(error), match=str(error.args[-1])):
         sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path)
-    assert [line.get("state", "begun") for line in lines_of(tmp_path)] == ["begun"]
+    assert [record.state for record in records(tmp_path)] == ["begun"]
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
         sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", on_trial=on_trial)
     assert str(tmp_path / gone) in str(raised.value)
     assert ended(tmp_path / "sweep") == []
-    monkeypatch.setattr(worker, "_setup", None)
+    monkeypatch.setattr(trial, "_setup", None)
     setup = setup_of(tmp_path / "sweep", tasks.spec, small_sweep(trials=1), jobs=1)
     assert open_sweep(setup) == ""
     report = try_here("one/0000")

@@ -13,7 +13,7 @@ from continual_petl import learn
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome
+from continual_petl.sweep.study import Outcome
 from tests.processes import fork_workers
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 

@@ -12,16 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from continual_petl import InputError, StreamSpec
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import dump_stream
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import TRIALS, Outcome
+from continual_petl.sweep.study import STUDY, Outcome
 from tests.processes import Forked, fork_workers
-from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
+from tests.sweep.sweeps import GRID, ended, records, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
 SCRIPT = """
@@ -71,8 +74,8 @@ def test_a_stop_between_any_two_steps_changes_nothing(
         for state in ("begun", "complete"):
             with pytest.raises(Stop):
                 sweep(tasks, spec, folder=tmp_path / "torn", on_trial=stop_at(number, state))
-            with (tmp_path / "torn" / TRIALS).open("ab") as handle:
-                handle.write(b'{"task": "one", "ro')  # as if killed in the middle of a line
+            with (tmp_path / "torn" / STUDY).open("ab") as handle:
+                handle.write(b'{"op_code": 4, "tri')  # as if killed in the middle of a line
     result = sweep(tasks, spec, folder=tmp_path / "torn")
     assert learned == once, "no trial may be learned twice"
     assert ended(tmp_path / "torn") == ended(tmp_path / "whole")
@@ -93,14 +96,14 @@ def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "go.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "go.py", "stream.yaml", "killed", spec.model_dump_json()]
     starts: dict[int, Callable[[], subprocess.Popen[str] | Forked]] = {
-        2: lambda: subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True),
-        4: lambda: Forked(go),
+        1: lambda: subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True),
+        2: lambda: Forked(go),
     }
-    for lines, start in starts.items():
+    for number, start in starts.items():
         with start() as child:
             until = time.monotonic() + 400
             while time.monotonic() < until and child.poll() is None:
-                if (tmp_path / "killed" / TRIALS).exists() and len(lines_of(tmp_path / "killed")) >= lines:
+                if (tmp_path / "killed" / STUDY).exists() and len(records(tmp_path / "killed")) > number:
                     break
                 time.sleep(0.01)
             child.kill()
@@ -151,12 +154,49 @@ def test_folder_of_another_sweep_or_stream_is_refused(backbone_folder: Folder, t
         sweep(tasks, small_sweep(), folder=tmp_path / "a", minutes=0)
 
 
-def test_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{\n", "JSONDecodeError|line 1: Expecting"),
+        ('{"task": "one"}\n', "KeyError: 'op_code'"),
+        ("[]\n", "TypeError"),
+        (
+            '{"op_code": 0, "study_name": "one", "directions": [2], "worker_id": "a"}\n'
+            '{"op_code": 4, "study_id": 0, "datetime_start": "2026-01-01T00:00:00.000000", "worker_id": "a"}\n',
+            "KeyError: 'trial'",
+        ),
+    ],
+)
+def test_foreign_lines_are_refused(backbone_folder: Folder, tmp_path: Path, text: str, says: str) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(), folder=tmp_path, minutes=0)
-    (tmp_path / TRIALS).write_text('{"task": "one"}\n')
-    with pytest.raises(StoreError, match=r"trials\.jsonl:1: this line was not written by a sweep"):
+    (tmp_path / STUDY).write_text(text)
+    with pytest.raises(StoreError, match=rf"study\.jsonl: this file was not written by a sweep \(.*({says})"):
         sweep(tasks, small_sweep(), folder=tmp_path)
+
+
+def test_sweep_of_an_earlier_version_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "trials.jsonl").write_text("")
+    with pytest.raises(InputError, match="was written by an earlier version, and cannot be continued: give another"):
+        sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path)
+
+
+def test_optunas_own_tools_read_the_trials(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_if(setup: Any, record: Any) -> Outcome:
+        if record.number == 1:
+            return Outcome(state="failed", reason="diverged")
+        return Outcome(state="complete", score=record.number / 10, scores=(None, record.number / 10))
+
+    monkeypatch.setattr(runner, "carried_out", as_if)
+    sweep(small_stream(backbone_folder()), small_sweep(seeds=2), folder=tmp_path)
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / STUDY)))
+    assert optuna.get_all_study_names(storage) == ["one", "one/seeds"]
+    study = optuna.load_study(study_name="one", storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+    assert (study.best_trial.params, study.best_value) == (GRID[3], 0.3)
+    assert [trial.intermediate_values for trial in study.trials] == [{2: 0.0}, {}, {2: 0.2}, {2: 0.3}]
 
 
 def test_exhausted_time_is_reported(backbone_folder: Folder, tmp_path: Path) -> None:

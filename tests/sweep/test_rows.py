@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, TaskStream, learn
-from continual_petl.errors import StoreError
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome
-from continual_petl.sweep.rows import ROWS, SweptRows
-from continual_petl.sweep.worker import carried_out, folder_of
+from continual_petl.sweep.study import Outcome
+from continual_petl.sweep.trial import carried_out, folder_of
 from tests.streams_in_code import classification_rows, stream, write_rows
-from tests.sweep.sweeps import TRAINING, ended, records, small_sweep, without_time
+from tests.sweep.sweeps import TRAINING, ended, records, small_sweep, studies_of, without_time
 
 Folder = Callable[..., Path]
 
@@ -125,7 +122,7 @@ def test_test_rows_may_change(backbone_folder: Folder, tmp_path: Path) -> None:
     sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
     cut(tmp_path / "data", "test")
     sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
-    assert set(json.loads((tmp_path / "sweep" / ROWS).read_text())["one"]) == {"train", "validation"}
+    assert set(studies_of(tmp_path / "sweep").rows("one")) == {"train", "validation"}
 
 
 @pytest.mark.slow
@@ -151,10 +148,3 @@ def test_trial_with_wrong_rows_is_repeated_once_the_data_is_restored(
     assert not folder_of(tmp_path / "sweep", record).exists()
     sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep")
     assert without_time(ended(tmp_path / "sweep")) == without_time(ended(tmp_path / "whole"))
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"one": 3}'])
-def test_invalid_digests_are_refused(backbone_folder: Folder, tmp_path: Path, text: str) -> None:
-    (tmp_path / ROWS).write_text(text)
-    with pytest.raises(StoreError, match="was not written by a sweep"):
-        SweptRows(tmp_path, on_disk(backbone_folder(), tmp_path / "data").spec)

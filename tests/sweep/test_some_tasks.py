@@ -12,8 +12,8 @@ import pytest
 from continual_petl.cli.commands.sweep import show
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.records import Outcome
-from continual_petl.sweep.worker import folder_of
+from continual_petl.sweep.study import Outcome
+from continual_petl.sweep.trial import folder_of
 from tests.sweep.sweeps import records, small_stream, small_sweep
 
 Folder = Callable[..., Path]

@@ -31,8 +31,8 @@ from continual_petl.cli.shared_options import add_jobs, add_json_events, add_ove
 from continual_petl.errors import counted, known_names, printable, quoted
 
 if TYPE_CHECKING:
-    from continual_petl.sweep.records import Record
     from continual_petl.sweep.result import SweepResult, TaskChoice
+    from continual_petl.sweep.study import Record
 
 PLACE = 140
 
@@ -65,8 +65,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.streams.stream import TaskStream
     from continual_petl.streams.stream_file.catalog import find_stream
     from continual_petl.streams.stream_file.overrides import unreached
-    from continual_petl.sweep.settings import chosen_tasks
-    from continual_petl.sweep.sweep_file import load_sweep
+    from continual_petl.sweep.settings import chosen_tasks, load_sweep
 
     if arguments.data_dir is not None:
         overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
