@@ -89,8 +89,6 @@ class Kind:
     """Whether every row has two texts, in its first two columns."""
     output_head: Literal["none", "causal", "seq2seq"] = "none"
     """The head of the backbone that it needs, as in `Anatomy.output_head`."""
-    cell_form = "text"
-    """What the cell of a table with an input holds, in words."""
     answer_type: Literal["text", "float", "list"] = "text"
     """The type of an answer in a table."""
     details: ClassVar[Mapping[str, str]] = {}
@@ -400,18 +398,6 @@ class Kind:
         raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
 
     # Rows to predict
-    def wanted_row(self, row: Any, *, pair: bool) -> str | None:
-        """Return what a row should be, or None if it is valid.
-
-        Args:
-            row: a row given for prediction.
-            pair: whether the task was learned on pairs.
-        """
-        if pair:
-            good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
-            return None if good else "a pair of texts, as a tuple (first, second)"
-        return None if isinstance(row, str) else "one text"
-
     def row_of_line(self, line: str) -> Any:
         """Return the row that a line of text holds."""
         return line

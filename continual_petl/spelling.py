@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
 _PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_HALF = re.compile("[\ud800-\udfff]")
 _AS_NUMBER = {"true": "1", "false": "0"}
+
+
+def half_character(text: str) -> str | None:
+    """Return the first lone surrogate, escaped; JSON can spell it, but UTF-8 cannot encode it."""
+    found = _HALF.search(text)
+    return None if found is None else f"\\u{ord(found[0]):04x}"
 
 
 def folded(text: str) -> str:

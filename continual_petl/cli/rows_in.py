@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
@@ -17,7 +17,6 @@ from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import (
     Row,
-    RowForm,
     TaskColumns,
     column_names,
     row_of,
@@ -132,7 +131,7 @@ def read_rows(
             return name, row_of_line(record["text"], where, known[name].certificate, limits), None
         made = known[name].completed(record, where)
         form = known[name].form_of(made, where, mixed=task_column is not None)
-        return name, _row_of(made, where, form, in_table), record
+        return name, row_of(made, where, form, in_table=in_table), record
 
     reading = _Reading(path, limits, seen, unusable, LISTS if reads is None else reads.lists)
     yield from reading.rows(named, wanted)
@@ -153,7 +152,7 @@ def read_unnamed_rows(
         if has_lines:
             return row_of_line(record["text"], where, None, limits), None
         form = unnamed_form(record, where, "--task NAME, or --task-column NAME")
-        return _row_of(record, where, form, in_table), record
+        return row_of(record, where, form, in_table=in_table), record
 
     yield from _Reading(path, limits, seen, unusable).rows(unnamed, None if whole else unnamed_columns())
 
@@ -197,15 +196,6 @@ class _Reading:
                 else:
                     yield row
         faulty.check()
-
-
-def _row_of(record: Record, where: str, form: RowForm, in_table: bool) -> Row:
-    """Return the row of a record; an image is a path, or holds the bytes of its file, as in tables of `datasets`."""
-    held = record[form.columns[0]]
-    has_bytes = isinstance(held, bytes) or (
-        isinstance(held, Mapping) and {*held} == {"bytes", "path"} and any(held.values())
-    )
-    return row_of(record, where, form, in_table=in_table, images=has_bytes)
 
 
 def _has_lines(path: Path) -> bool:

@@ -10,8 +10,9 @@ from continual_petl.kind import HowEncoded
 from continual_petl.kinds.bases.generation import Generation
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, raise_faults, show
-from continual_petl.streams.sources.conversations import RULE, check_conversations, from_cell, is_message
+from continual_petl.streams.sources.cells import from_cell
+from continual_petl.streams.sources.checks import read_cells, show
+from continual_petl.streams.sources.conversations import RULE, check_conversations, is_message
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -89,9 +90,14 @@ def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[lis
         parts: list[tuple[Any, ...]] = list(zip(rows.inputs, rows.answers, strict=True))
         column = f"{columns.source} and {columns.target}"
     else:
-        parts = [(from_cell(value),) for value in rows.inputs]
         column = columns.messages
-        texts = [Fault(row=row, what=f"{show(v)} is a text") for row, (v,) in enumerate(parts) if isinstance(v, str)]
-        raise_faults(rows.where, column, texts, RULE)
+        parts = read_cells(rows.where, column, rows.inputs, _no_text, RULE)
     chats, answers = check_conversations(rows.where, column, parts, chat.system)
     return [*chats], answers
+
+
+def _no_text(value: Any) -> tuple[Any]:
+    value = from_cell(value)
+    if isinstance(value, str):
+        raise ValueError(f"{show(value)} is a text")
+    return (value,)

@@ -20,7 +20,6 @@ class ImageClassification(OneLabel):
     name = "image-classification"
     columns = ("image", "label")
     input_name = "image"
-    cell_form = "text, which is the path of an image"
     reads_images = True
     auto_class = "AutoModelForImageClassification"
 
@@ -45,8 +44,3 @@ class ImageClassification(OneLabel):
             labels=rows.get("answers"),
             pixels=how.images(inputs),
         )
-
-    def wanted_row(self, row: Any, *, pair: bool) -> str | None:
-        """Refuse a pair."""
-        pairs = isinstance(row, tuple)
-        return "one image: a path, a PIL image, an array or a mapping with bytes" if pairs else None

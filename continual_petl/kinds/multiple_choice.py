@@ -22,8 +22,8 @@ from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.schema.option_columns import OptionColumns
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, row_in, show
-from continual_petl.streams.sources.row_options import option_lists
+from continual_petl.streams.sources.cells import OPTIONS, TEXTS, options_in, text_in
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, read_cells, row_in, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ class MultipleChoice(OfSeveral):
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check sources, options and labels; answers are the texts of the right options."""
         assert rows.options is not None
-        check_texts(rows.where, task.columns.source, rows.inputs)
-        options = option_lists(rows.where, str(task.columns.read_by(self.name)["options"]), rows.options)
+        read_cells(rows.where, task.columns.source, rows.inputs, text_in, TEXTS)
+        column = str(task.columns.read_by(self.name)["options"])
+        options = read_cells(rows.where, column, rows.options, options_in, OPTIONS)
         answers = rows.answers
         if rows.class_names is not None:  # such as choice1 and choice2
             answers = [None if answer is None else rows.class_names.index(answer) for answer in answers]

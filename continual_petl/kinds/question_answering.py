@@ -22,8 +22,8 @@ from continual_petl.errors import InputError, counted
 from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadRows
 from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, row_in, show
-from continual_petl.streams.sources.conversations import from_cell
+from continual_petl.streams.sources.cells import TEXTS, from_cell, text_in
+from continual_petl.streams.sources.checks import Where, read_cells, row_in, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -94,21 +94,19 @@ class QuestionAnswering(OfSeveral):
         """Check questions, contexts and answers; an answer that does not stand where it should is refused."""
         names = task.columns.read_by(self.name)
         questions, contexts = rows.by_key["question"], rows.by_key["context"]
-        check_texts(rows.where, str(names["question"]), questions)
-        check_texts(rows.where, str(names["context"]), contexts)
+        read_cells(rows.where, str(names["question"]), questions, text_in, TEXTS)
+        read_cells(rows.where, str(names["context"]), contexts, text_in, TEXTS)
         starts = rows.by_key.get("answer_start")
         answers = rows.answers if starts is None else [*zip(rows.answers, starts, strict=True)]
         none_allowed = SpanSettings.model_validate(task.kind_settings or {}).no_answer
-        golds, faults = [], []
-        for row, (value, context) in enumerate(zip(answers, contexts, strict=True)):
-            try:
-                gold = _gold(value, context, whole=starts is None)
-                if not gold.texts and not none_allowed:
-                    raise ValueError("no answer; if there are such rows, write kind_settings: {no_answer: true}")
-                golds.append(gold)
-            except ValueError as error:
-                faults.append(Fault(row=row, what=str(error)))
-        raise_faults(rows.where, str(names["answers"]), faults, _ANSWERS)
+
+        def gold_in(row: tuple[Any, str]) -> Gold:
+            gold = _gold(*row, whole=starts is None)
+            if not gold.texts and not none_allowed:
+                raise ValueError("no answer; if there are such rows, write kind_settings: {no_answer: true}")
+            return gold
+
+        golds = read_cells(rows.where, str(names["answers"]), [*zip(answers, contexts, strict=True)], gold_in, _ANSWERS)
         named = [[f"{text} (at {start})" for text, start in zip(*gold, strict=True)] for gold in golds]
         return ReadRows(inputs=questions, pairs=contexts, answers=golds, names=named)
 
@@ -234,11 +232,6 @@ class QuestionAnswering(OfSeveral):
             details = dict(zip(self.details, (*span, share, no_answer), strict=True))
             predictions.append(Prediction(value=value, near_tie=margin <= 2 * rounding, details=details))
         return predictions
-
-    def wanted_row(self, row: Any, *, pair: bool) -> str | None:
-        """Refuse what is not a pair of question and context."""
-        good = super().wanted_row(row, pair=True) is None
-        return None if good else "a pair of texts, as a tuple (question, context)"
 
 
 def _gold(value: Any, context: str, *, whole: bool) -> Gold:

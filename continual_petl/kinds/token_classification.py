@@ -12,6 +12,8 @@ from continual_petl.kind import IGNORED, HowEncoded, HowRead
 from continual_petl.kinds.bases.labels import OfClasses
 from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.cells import WORDS, words_in
+from continual_petl.streams.sources.checks import read_cells
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ class TokenClassification(OfClasses):
     columns = ("tokens", "tags")
     metrics: tuple[str, ...] = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
     input_name = "words"
-    cell_form = "a list of words, or as text with spaces between the words"
     per_word = True
     answer_type = "list"
     auto_class = "AutoModelForTokenClassification"
@@ -38,16 +39,14 @@ class TokenClassification(OfClasses):
 
     def labels_in(self, task: TaskSpec, train: SplitRows, given: tuple[str, ...] | None) -> Iterable[str]:
         """Return all tags of the training rows."""
-        from continual_petl.streams.preparation.label_lists import tag_lists, word_lists
+        from continual_petl.streams.preparation.label_lists import tag_lists
 
-        words = word_lists(train.where, task.columns.tokens, train.inputs)
+        words, _ = self.read_inputs(task, train, None)
         return chain.from_iterable(tag_lists(train.where, column_of_answers(task), train.answers, words))
 
     def read_inputs(self, task: TaskSpec, rows: SplitRows, folder: str | None) -> tuple[list[Any], list[str] | None]:
         """Return the words of each row."""
-        from continual_petl.streams.preparation.label_lists import word_lists
-
-        return word_lists(rows.where, task.columns.tokens, rows.inputs), None
+        return read_cells(rows.where, task.columns.tokens, rows.inputs, words_in, WORDS), None
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
@@ -114,12 +113,6 @@ class TokenClassification(OfClasses):
             for rows in (answers, references)
         )
         return predicted, expected
-
-    def wanted_row(self, row: Any, *, pair: bool) -> str | None:
-        """Refuse what is neither a list of words nor a text with some."""
-        words = row.split() if isinstance(row, str) else row
-        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
-        return None if good else "a list of words, or a text with spaces between the words"
 
     def row_of_line(self, line: str) -> list[str]:
         """Return the words of a line."""

@@ -18,19 +18,26 @@ from continual_petl.errors import InputError, known_names
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
+from continual_petl.spelling import half_character
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.delimited import separators_hint
-from continual_petl.streams.reader.json_records import loads
 from continual_petl.streams.reader.times import as_text, is_time
 from continual_petl.streams.reader.wanted import LISTS, list_columns
 from continual_petl.streams.schema.containers import plain
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
+from continual_petl.streams.sources.cells import (
+    BadText,
+    from_cell,
+    image_in,
+    options_in,
+    split_cells,
+    text_in,
+    words_in,
+)
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
-from continual_petl.streams.sources.list_cells import split_cells
-from continual_petl.streams.sources.row_options import options_fault, options_of
+from continual_petl.streams.sources.conversations import conversation, messages_of
 from continual_petl.streams.sources.templates import fill_templates, has_fields, needed
 
 if TYPE_CHECKING:
@@ -74,10 +81,10 @@ _BESIDE = {"text_pair": ("text",), "options": ("source", "messages")}
 """The columns that are read in addition, and beside which ones."""
 _UNKNOWN = "a row without a task name"
 _FORMS = {
-    "text": "text",
-    "tokens": "a list of words, or as text with spaces between the words",
+    "text": "a text",
+    "tokens": "a list of words, or a text with spaces between the words",
     "messages": "the text of a user message, or a list of messages {role, content} that ends with a user message",
-    "image": "text, which is the path of an image",
+    "image": "an image: its path, a PIL image, an array, or a mapping with its bytes",
 }
 _EMPTY = (None, "")
 
@@ -192,7 +199,7 @@ class TaskColumns:
             if all(is_there(name, record) for name in names):
                 if mixed and names is not self.standard:
                     self._check_unambiguous(record, where)
-                return self.form(names)
+                return RowForm.of(self.certificate, names)
         several = len(self.own) > 1
         other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
         found = known_names([*map(repr, record)]) if record else "no column"
@@ -211,16 +218,6 @@ class TaskColumns:
                 f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
                 ".jsonl file may have different columns in each row."
             )
-
-    def form(self, names: tuple[str, ...]) -> RowForm:
-        """Return the form of a row that is read from these columns."""
-        certificate, kind = self.certificate, kind_of(self.certificate)
-        reader, options = f"task {certificate.task!r}", certificate.options_from == "row"
-        if certificate.chat is not None:
-            system = certificate.chat.system
-            return RowForm(reader, names, "messages", _FORMS["messages"], options=options, system=system, asked=True)
-        holds = "tokens" if kind.per_word else "image" if kind.reads_images else "text"
-        return RowForm(reader, names, holds, kind.cell_form, options=options, asked=True)
 
 
 def _gone(record: Record, templates: Mapping[str, str]) -> dict[str, list[None]]:
@@ -249,8 +246,6 @@ class RowForm:
     columns: tuple[str, ...]
     holds: str
     """What the first column holds: ``text`` (also the second one), ``tokens``, ``messages`` or ``image``."""
-    cells: str
-    """What it holds in words, for messages."""
     options: bool = False
     """Whether the last column holds the options of the row."""
     system: str | None = None
@@ -258,20 +253,82 @@ class RowForm:
     asked: bool = False
     """Whether a conversation has to end with a question, since its task is known."""
 
-    def unusable(self, where: str, name: str, value: Any, why: str = "") -> InputError:
+    @classmethod
+    def of(cls, certificate: Certificate, columns: tuple[str, ...] | None = None) -> RowForm:
+        """Return the form of the rows of a task.
+
+        Args:
+            certificate: the certificate of the task.
+            columns: the columns that they are read from; None: the standard ones.
+        """
+        kind, chat = kind_of(certificate), certificate.chat
+        return cls(
+            f"task {certificate.task!r}",
+            columns or standard_columns(certificate),
+            "messages" if chat is not None else "tokens" if kind.per_word else "image" if kind.reads_images else "text",
+            options=certificate.options_from == "row",
+            system=None if chat is None else chat.system,
+            asked=True,
+        )
+
+    @property
+    def cells(self) -> str:
+        """What the first column holds in words, for messages."""
+        return _FORMS[self.holds]
+
+    @property
+    def in_words(self) -> str:
+        """What a row is in words, if it is given as one value."""
+        if self.options:
+            return "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
+        return self.cells if len(self.columns) == 1 else f"a pair of texts, as a tuple ({', '.join(self.columns)})"
+
+    def read(self, place: int, value: Any) -> Any:
+        """Return what a row has in one column.
+
+        Args:
+            place: the place of the column in ``columns``.
+            value: what it holds.
+
+        Raises:
+            ValueError: if it is not of this form, with the reason; `BadText` if it is, but cannot be used.
+        """
+        at_end = self.options and place == len(self.columns) - 1
+        if at_end:
+            texts = [*options_in(value)]
+        elif self.holds == "tokens":
+            texts = words_in(value.split() if isinstance(value, str) else value)
+        elif self.holds == "messages":
+            messages = messages_of(value)
+            return conversation(messages, self.system, ends="user") if self.asked else messages
+        elif self.holds == "image":
+            return image_in(value)
+        else:
+            value = text_in(as_text(value) if is_time(value) else value)
+            texts = [value]
+        for text in texts:
+            if not text.isascii() and (half := half_character(text)) is not None:
+                raise BadText(f"it contains {half}, half of a surrogate pair, which is not a character")
+        return value if self.holds == "text" and not at_end else texts
+
+    def unusable(self, where: str, name: str, value: Any, why: str) -> InputError:
         """Return the error for a cell that is not of this form."""
         reads = f"{where}: {self.reader} reads the column {name!r}"
-        if value is None:
-            return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
-        if value == [] or (isinstance(value, str) and not value.strip()):
-            return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
+        if why in ("missing", "empty"):
+            gone = "null" if why == "missing" else why
+            return InputError(f"{reads}, which is {gone} here: fill it, or leave the row out.")
         is_last = self.options and name == self.columns[-1]
         form = f"a list of 2 to {MAX_OPTIONS:,} different texts" if is_last else self.cells
-        held = f"{reprlib.repr(value)}{f' ({why})' if why else ''}"
+        held = with_reason(reprlib.repr(value), why)
         return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
 
 
-def row_of(record: Record, where: str, form: RowForm, *, in_table: bool, images: bool = False) -> Row:
+def with_reason(shown: str, why: str) -> str:
+    """Return a value as it is shown, with the reason why it cannot be used, unless that says no more than the value."""
+    return shown if why.startswith(shown) else f"{shown} ({why})"
+
+
+def row_of(record: Record, where: str, form: RowForm, *, in_table: bool) -> Row:
     """Return the row that a record holds.
 
     Args:
@@ -279,47 +336,20 @@ def row_of(record: Record, where: str, form: RowForm, *, in_table: bool, images:
         where: its location, for messages.
         form: the columns to read, and their form.
         in_table: whether cells are texts, which hold lists as JSON.
-        images: whether an image may be anything that a task learns from, rather than a path only.
 
     Raises:
         InputError: if a cell is not valid.
     """
-    names = form.columns[:-1] if form.options else form.columns
-    parts = [_part(record[name], where, form, name, in_table=in_table, images=images) for name in names]
-    row = parts[0] if len(parts) == 1 else tuple(parts)
-    if not form.options:
-        return row
-    value = cell_of(form.columns[-1], record)
-    value = value if in_table else plain(value)
-    options = options_of(value) if in_table or not isinstance(value, str) else None
-    if (fault := options_fault(value, options)) is not None:
-        raise form.unusable(where, form.columns[-1], value, fault)
-    return row, options
-
-
-def _part(value: Any, where: str, form: RowForm, name: str, *, in_table: bool, images: bool) -> Any:
-    """Return what a row has in one column."""
-    if form.holds == "tokens":
-        words = words_in(plain(value), in_table=in_table)
-        if isinstance(words, list) and words and all(isinstance(word, str) and word.strip() for word in words):
-            return words
-        raise form.unusable(where, name, words)
-    if form.holds == "messages":
-        value = from_cell(plain(value)) if in_table else plain(value)
+    parts = []
+    for place, name in enumerate(form.columns):
+        value = cell_of(name, record)
+        if form.holds in ("tokens", "messages") or (form.options and place):
+            value = from_cell(value) if in_table else plain(value)
         try:
-            messages = messages_of(value)
-            if form.asked:
-                conversation(messages, form.system, ends="user")
+            parts.append(form.read(place, value))
         except ValueError as error:
             raise form.unusable(where, name, value, str(error)) from error
-        # Without a task, a text could be taken for a row of any kind of task.
-        return messages if isinstance(value, str) and not form.asked else value
-    if is_time(value):
-        value = as_text(value)
-    is_image = images and form.holds == "image" and not isinstance(value, str | None)
-    if not is_image and (not isinstance(value, str) or not value.strip()):
-        raise form.unusable(where, name, value)
-    return value
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def unnamed_columns() -> set[str]:
@@ -368,24 +398,11 @@ def unnamed_form(record: Record, where: str, advice: str) -> RowForm:
                 f"name the task: {advice}."
             )
     holds = names[0] if names[0] in _FORMS else "text"
-    return RowForm(_UNKNOWN, (*names, *beside), holds, _FORMS[holds], options="options" in beside)
+    return RowForm(_UNKNOWN, (*names, *beside), holds, options="options" in beside)
 
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | list | tuple) and not value)
-
-
-def words_in(value: Any, *, in_table: bool) -> Any:
-    """Return a list of words; in a table the value may be a JSON list, as in training data."""
-    if not isinstance(value, str):
-        return value
-    if in_table and value.lstrip().startswith("["):
-        try:
-            found = loads(value)
-        except (ValueError, RecursionError):
-            return value.split()
-        return found if isinstance(found, list) else value.split()
-    return value.split()
 
 
 def column_names(record: Record) -> str:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, show
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
-from continual_petl.kind import MAX_OPTIONS, HowEncoded
+from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
-from continual_petl.predictor.records import Row
+from continual_petl.predictor.records import Row, RowForm, with_reason
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.sources.conversations import conversation, messages_of
-from continual_petl.streams.sources.row_options import options_fault
-from continual_petl.streams.stream_file.size_limits import half_character
+from continual_petl.streams.sources.cells import BadText
 
 _SHOWN = 5
 
@@ -112,83 +109,44 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], certificate: Cert
         numbers: indices of the rows that the task is to predict.
         certificate: the certificate of the task.
     """
-    parts, faults = [], dict[str, list[str]]()
+    form = RowForm.of(certificate)
+    parts, faults = [], []
     for number in numbers:
         try:
-            parts.append(_parts(rows[number], certificate))
+            parts.append(_parts(rows[number], form))
         except ValueError as error:
-            what, _, rule = str(error).rpartition("; ")
-            faults.setdefault(rule, []).append(f"row {number + 1}{what}")
+            faults.append(f"row {number + 1} is {with_reason(show(rows[number]), str(error))}")
     if faults:
-        count, more = sum(map(len, faults.values())), ""
-        if isinstance(rows[0], tuple) and len(rows) == 1 and "each row of this task" in next(iter(faults)):
-            more = "; a tuple is always one row: give several rows in a list"
-        said = [
-            f"{'; '.join(own[:_SHOWN])}{f' and {len(own) - _SHOWN:,} more' if len(own) > _SHOWN else ''}; {rule}"
-            for rule, own in faults.items()
-        ]
-        begin = "" if count == 1 else f"{count:,} rows cannot be used: "
-        raise InputError(f"task {certificate.task!r}: {begin}{'. And '.join(said)}{more}")
-    inputs = [source for source, _ in parts]
-    options = [texts for _, texts in parts if texts is not None] if certificate.options_from == "row" else None
-    if certificate.pair:
-        return Request(certificate, numbers, [row[0] for row in inputs], [row[1] for row in inputs])
-    return Request(certificate, numbers, inputs, None, options)
+        count = "" if len(faults) == 1 else f"{len(faults):,} rows cannot be used: "
+        rest = f" and {len(faults) - _SHOWN:,} more" if len(faults) > _SHOWN else ""
+        wrong_tuple = len(rows) == 1 and isinstance(rows[0], tuple) and len(rows[0]) != len(form.columns)
+        more = "; a tuple is always one row: give several rows in a list" if wrong_tuple else ""
+        said = f"{count}{'; '.join(faults[:_SHOWN])}{rest}; each row of this task is {form.in_words}"
+        raise InputError(f"task {certificate.task!r}: {said}{more}")
+    first = [row[0] for row in parts]
+    if len(form.columns) == 1:
+        return Request(certificate, numbers, first, None)
+    second = [row[1] for row in parts]
+    return Request(certificate, numbers, first, None if form.options else second, second if form.options else None)
 
 
-def _parts(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | None]:
-    """Return what a task reads of a row, and the row's own options, if it has any.
-
-    Raises:
-        ValueError: if the task cannot read it, with the end of a sentence that begins with the number of the row, and after
-            a semicolon what is true of all rows.
-    """
-    kind = kind_of(certificate)
-    own, options = _of_type(row, certificate)
-    if options is not None and (fault := options_fault(options, list(options))) is not None:
-        raise ValueError(f", options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
-    if certificate.chat is not None:
-        return own, options
-    texts = [] if kind.reads_images else [own] if isinstance(own, str) else [*own]
-    if not all(map(str.strip, texts)):
-        raise ValueError(
-            f" is {_shown(own)}, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
-        )
-    if (half := half_character("\n".join([*texts, *(options or ())]))) is not None:
-        raise ValueError(
-            f" contains {half}, half of a surrogate pair, which is not a character; write the complete character"
-        )
-    return own.split() if kind.per_word and isinstance(own, str) else list(own) if kind.per_word else own, options
-
-
-def _of_type(row: Row, certificate: Certificate) -> tuple[Any, Sequence[str] | None]:
-    """Return a row of the type that a task takes, a conversation as messages, and its options; see `_parts`."""
-    options = None
-    if certificate.options_from == "row":
-        if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
-            wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
-            raise ValueError(f" is {_shown(row)}; each row of this task is {wanted}")
-        row, options = row
-    if certificate.chat is not None:
-        try:
-            return conversation(messages_of(row), certificate.chat.system, ends="user"), options
-        except ValueError as error:
-            raise ValueError(
-                f" is {_shown(row)}: {error}; each row of this task is the text of a user message, or a list of messages "
-                "{role, content} that ends with a user message"
-            ) from error
-    if (wanted_row := kind_of(certificate).wanted_row(row, pair=certificate.pair)) is not None:
-        raise ValueError(f" is {_shown(row)}; each row of this task is {wanted_row}")
-    return row, options
+def _parts(row: Row, form: RowForm) -> list[Any]:
+    """Return what a row has in each column of its form; raises `ValueError` as `RowForm.read`."""
+    several = len(form.columns) > 1
+    if several and not (isinstance(row, tuple) and len(row) == len(form.columns)):
+        raise ValueError(show(row))
+    return [form.read(place, value) for place, value in enumerate(row if several else (row,))]
 
 
 def accepts(row: Row, certificate: Certificate) -> bool:
     """Return whether a task takes rows like this one, which was given without a task name."""
-    takes_pairs = certificate.pair or certificate.options_from == "row" or certificate.chat is not None
-    if isinstance(row, tuple) and len(row) == 2 and not takes_pairs:
+    form = RowForm.of(certificate)
+    if isinstance(row, tuple) and len(row) == 2 and len(form.columns) == 1 and form.holds != "messages":
         return False  # never two words
     try:
-        _of_type(row, certificate)
+        _parts(row, form)
+    except BadText:
+        return True  # of the right type
     except ValueError:
         return False
     return True
@@ -237,8 +195,3 @@ def in_words(
             **own,
         )
     return [replace(each, task=certificate.task) for each in found]
-
-
-def _shown(row: Row) -> str:
-    text = os.fspath(row) if isinstance(row, os.PathLike) else repr(row)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -17,9 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from continual_petl.errors import InputError, counted, did_you_mean
-from continual_petl.kind import MAX_OPTIONS
 from continual_petl.predictor.generate import check_generates
-from continual_petl.predictor.records import Row, RowForm, row_of, standard_columns
+from continual_petl.predictor.records import Row, RowForm, standard_columns
 from continual_petl.predictor.row_checks import check_request
 from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
@@ -27,7 +26,6 @@ from continual_petl.serve.problems import Problem, bad_row, no_routing
 from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
-from continual_petl.streams.stream_file.size_limits import half_character
 
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only formats that browsers and cameras write: Pillow starts other programs to read some of the other formats."""
@@ -199,31 +197,6 @@ def _is_valid(value: Any, tasks: Sequence[str | None], taken: AcceptedRows, most
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _JsonForm(RowForm):
-    """How a row of a request is read; its messages say what the row is in JSON."""
-
-    value: Any
-    """The row."""
-
-    def unusable(self, where: str, name: str, value: Any, why: str = "") -> InputError:
-        """Return the error for a part that is not of this form."""
-        words = value if self.holds == "tokens" and isinstance(value, list) else [value]
-        if name == "options":
-            what = f"options: {why}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from"
-            what = what if isinstance(value, list) else f"options: it is not a list of texts; {self.cells}"
-        elif all(isinstance(word, str) for word in words) and not all(word.strip() for word in words):
-            several = len(self.columns) > 1 or len(words) > 1
-            what = "one of its texts is empty; fill it" if several else "it is empty; every row needs a text"
-        elif why:
-            what = f"{why}; {self.cells}"
-        elif not isinstance(self.value, dict):
-            what = f"it is {in_json(self.value)}; {self.cells}"
-        else:
-            what = f"key {name!r} must hold {'a list of words' if self.holds == 'tokens' else 'a text'}; {self.cells}"
-        return InputError(f"{where}: {what}")
-
-
 def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most: int) -> Row:
     """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later.
 
@@ -251,17 +224,18 @@ def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most:
         record[columns[0]], str
     )  # words and a conversation may be a text if the task is known
     holds = columns[0] if columns[0] in ("tokens", "messages") and not is_text else "text"
-    reads = _JsonForm("a request", columns, holds, must, options=columns[-1] == "options", value=value)
-    try:
-        row = row_of(record, f"row {number}", reads, in_table=False)
-    except InputError as error:
-        raise Problem(422, "bad_row", str(error), row=number) from error
-    texts = list(_texts(row))
-    if (length := sum(map(len, texts))) > most:
+    reads, parts = RowForm("a request", columns, holds, options=columns[-1] == "options"), []
+    for place, name in enumerate(columns):
+        if name == "options" and not isinstance(record[name], list):
+            raise bad_row(number, f"{name}: it is {in_json(record[name])}, not a list; {must}")
+        try:
+            parts.append(reads.read(place, record[name]))
+        except ValueError as error:
+            raise bad_row(number, f"{name}: {error}; {must}") from error
+    row = parts[0] if len(parts) == 1 else tuple(parts)
+    if (length := sum(map(len, _texts(row)))) > most:
         what = f"{length:,} characters; at most {most:,} are allowed: shorten it"
         raise bad_row(number, what, status=413, code="too_many_characters")
-    if (half := half_character("\n".join(texts))) is not None:
-        raise bad_row(number, f"it contains an unpaired surrogate ({half}), which is not a character")
     return row
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.data_spec import local_path
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.sources.checks import Where, read_cells, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
 """Pillow modes with at most eight bits per channel; the values of other modes would be clipped at 255."""
@@ -62,20 +62,16 @@ def check_images(
     Raises:
         InputError: naming the rows without an image and their content, or if Pillow is needed and missing.
     """
-    images, keys, faults = [], [], []
-    for row, value in enumerate(values):
+
+    def image_and_key(value: Any) -> tuple[Any, str]:
         image = _located(value, base or os.curdir)
-        try:
-            pixels_HW3 = decode(image)
-            digest = hashlib.sha256(str(pixels_HW3.shape).encode() + pixels_HW3.tobytes()).hexdigest()
-            keys.append(json.dumps(["image", digest]))
-        except NotAnImage as error:
-            faults.append(Fault(row=row, what=str(error)))
-        images.append(image)
-    raise_faults(
-        where, column, faults, "Every row needs an image; repair or remove these rows, or name another column."
-    )
-    return images, keys
+        pixels_HW3 = decode(image)
+        digest = hashlib.sha256(str(pixels_HW3.shape).encode() + pixels_HW3.tobytes()).hexdigest()
+        return image, json.dumps(["image", digest])
+
+    rule = "Every row needs an image; repair or remove these rows, or name another column."
+    found = read_cells(where, column, values, image_and_key, rule)
+    return [image for image, _ in found], [key for _, key in found]
 
 
 def decode(image: Any) -> NDArray[np.uint8]:

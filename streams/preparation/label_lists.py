@@ -14,34 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
-from continual_petl.streams.preparation.multi_hot import as_list, check_even, flags_of, named_rows
+from continual_petl.streams.preparation.multi_hot import check_even, flags_of, named_rows
 from continual_petl.streams.preparation.spelling_notices import unknown_faults
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
-
-
-def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
-    """Return the words of every row.
-
-    Raises:
-        InputError: if a row is not a list, has no words, or has a word that is blank or not a string; the message names
-            these rows.
-    """
-    rows: list[list[str]] = []
-    faults = []
-    for row, value in enumerate(values):
-        words = as_list(value)
-        if not words:
-            what = "missing" if value is None else "empty" if words == [] else f"{show(value)} is not a list"
-            faults.append(Fault(row=row, what=what))
-        elif (
-            bad := next((n for n, word in enumerate(words) if not isinstance(word, str) or not word.strip()), -1)
-        ) >= 0:
-            faults.append(Fault(row=row, what=f"word {bad + 1} is {show(words[bad])}"))
-        rows.append(words or [])
-    raise_faults(
-        where, column, faults, 'Every row needs a list of words, such as ["Ada", "slept"]; repair or remove these rows.'
-    )
-    return rows
+from continual_petl.streams.sources.cells import list_in
+from continual_petl.streams.sources.checks import Where, raise_faults, read_cells, show
 
 
 def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
@@ -51,25 +27,28 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
         InputError: if a row is not a list, or has a duplicate label or one that is neither string nor integer; the
             message names these rows.
     """
-    rows: list[list[str]] = []
-    faults = []
-    repeated: set[str | None] = set()
-    for row, value in enumerate(values):
-        found = as_list(value)
-        names = [label_name(entry) for entry in found or []]
-        if found is None:
-            faults.append(Fault(row=row, what="missing" if value is None else f"{show(value)} is not a list"))
-        elif None in names:
-            faults.append(Fault(row=row, what=f"label {show(found[names.index(None)])} is neither string nor integer"))
-        elif twice := [name for name, count in Counter(names).items() if count > 1]:
-            faults.append(Fault(row=row, what=f"label {twice[0]!r} is listed more than once"))
-            repeated.update(twice)
-        rows.append([name for name in names if name is not None])
-    rule = 'Every row needs a list of labels, [] for none, ["a", "b"] for two'
-    if repeated & {"0", "1", "true", "false"}:
-        rule += ", or, in all rows, as many zeros and ones as `labels` has names"
-    raise_faults(where, column, faults, f"{rule}; repair these rows.")
-    return rows
+    rule = (
+        'Every row needs a list of labels, [] for none, ["a", "b"] for two, or, in all rows, as many zeros and ones as '
+        "`labels` has names; repair these rows."
+    )
+    return read_cells(where, column, values, _labels, rule)
+
+
+def _labels(value: Any) -> list[str]:
+    names = _names(value, "label")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"label {twice!r} is listed more than once")
+    return names
+
+
+def _names(value: Any, word: str) -> list[str]:
+    names = []
+    for number, entry in enumerate(list_in(value), 1):
+        if (name := label_name(entry)) is None:
+            raise ValueError(f"{word} {number}, {show(entry)}, is neither string nor integer")
+        names.append(name)
+    return names
 
 
 def label_names_of(where: Where, column: str, values: Sequence[Any], given: tuple[str, ...] | None) -> list[list[str]]:
@@ -104,25 +83,15 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
         InputError: if a row is not a list, has more or fewer tags than words, or has an invalid tag; the message names
             these rows.
     """
-    rows: list[list[str]] = []
-    faults = []
-    for row, (value, own) in enumerate(zip(values, words, strict=True)):
-        found = as_list(value)
-        names = [label_name(entry) for entry in found or []]
-        if found is None:
-            faults.append(Fault(row=row, what="missing" if value is None else f"{show(value)} is not a list"))
-        elif len(found) != len(own):
-            faults.append(Fault(row=row, what=f"{len(found)} tags for {len(own)} words"))
-        elif None in names:
-            number = names.index(None)
-            faults.append(
-                Fault(row=row, what=f"tag {number + 1}, {show(found[number])}, is neither string nor integer")
-            )
-        rows.append([name for name in names if name is not None])
-    raise_faults(
-        where, column, faults, "Every word needs one tag, a string or an integer; repair or remove these rows."
-    )
-    return rows
+
+    def tags_in(row: tuple[Any, Sequence[str]]) -> list[str]:
+        value, own = row
+        if (count := len(list_in(value))) != len(own):
+            raise ValueError(f"{count} tags for {len(own)} words")
+        return _names(value, "tag")
+
+    rule = "Every word needs one tag, a string or an integer; repair or remove these rows."
+    return read_cells(where, column, [*zip(values, words, strict=True)], tags_in, rule)
 
 
 def encode_multilabel(

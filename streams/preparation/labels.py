@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind_registry import find_kind
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
-from continual_petl.streams.sources.checks import SHOWN, Fault, Where, raise_faults, show
+from continual_petl.streams.sources.checks import SHOWN, Where, raise_faults, read_cells, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 if TYPE_CHECKING:  # stream files are checked without numpy
@@ -32,22 +32,19 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
     Raises:
         InputError: if a label is missing, or neither a string nor an integer; the message names the rows.
     """
-    names = []
-    faults = []
-    for row, value in enumerate(values):
-        name = label_name(value)
-        if name is None:
-            missing = value is None or value == "" or value != value
-            faults.append(Fault(row=row, what="missing" if missing else f"{show(value)} is {type(value).__name__}"))
-        names.append(name or "")
-    raise_faults(
-        where,
-        column,
-        faults,
+    rule = (
         "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated), or use "
-        "kind: regression for numbers.",
+        "kind: regression for numbers."
     )
-    return names
+    return read_cells(where, column, values, _label, rule)
+
+
+def _label(value: Any) -> str:
+    name = label_name(value)
+    if name is None:
+        missing = value is None or value == "" or value != value
+        raise ValueError("missing" if missing else f"{show(value)} is {type(value).__name__}")
+    return name
 
 
 def label_name(value: Any) -> str | None:

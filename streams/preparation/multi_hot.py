@@ -9,23 +9,11 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.labels import label_name
-from continual_petl.streams.reader.json_records import loads
+from continual_petl.streams.sources.cells import as_list
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _ENTRY = r"(?:[01](?:\.0*)?|true|false)"
 _SPACED = re.compile(rf"\[?\s*{_ENTRY}(?:[\s,;]+{_ENTRY})+\s*\]?|\[\s*{_ENTRY}\s*\]", re.ASCII | re.IGNORECASE)
-
-
-def as_list(value: Any) -> list[Any] | None:
-    """Return ``value`` as a list, parsing it if it is a JSON list; ``None`` for anything else."""
-    if isinstance(value, str):
-        try:
-            value = loads(value)
-        except (ValueError, RecursionError):  # RecursionError: deeply nested lists
-            return None
-    if not isinstance(value, list | tuple) and getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
-        value = value.tolist()  # an array or a tensor
-    return list(value) if isinstance(value, list | tuple) else None
 
 
 def multi_hot(values: Sequence[Any]) -> list[list[bool]] | None:

@@ -8,7 +8,7 @@ same input stay together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,6 @@ from continual_petl.streams.preparation.spelling_notices import labels_notice
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice, row_in
 from continual_petl.streams.sources.read_splits import read_splits
-from continual_petl.streams.sources.row_ids import id_columns
 from continual_petl.streams.sources.split_rows import SplitRows
 
 # Checking data needs no tokenizer, whose import takes seconds.
@@ -231,13 +230,7 @@ def _read(
 
 
 def _read_raw(task: TaskSpec, data: str | DataSpec | Rows, wanted: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
-    """Return the rows of the source, before anything is checked; rows in memory have their ids."""
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
-    if isinstance(data, Mapping):
-        return {
-            name: replace(rows, where=replace(rows.where, ids=id_columns(data[name]))) for name, rows in raw.items()
-        }
-    return raw
+    return read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
 
 
 def _spelled(task: TaskSpec, labels: tuple[str, ...] | None, splits: Mapping[str, Checked]) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError, known_names, show
+from continual_petl.spelling import half_character
 from continual_petl.streams.reader.faulty_rows import Numbered
 from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
@@ -19,7 +19,6 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 _STATE, _INFO = "state.json", "dataset_info.json"
 _OF_SYSTEMS = ("Thumbs.db", "desktop.ini")
 _LARGEST = 2**26
-_HALF = re.compile("[\ud800-\udfff]")  # in place of a byte that is not UTF-8
 
 
 def reader_of_folder(path: str) -> str | None:
@@ -95,7 +94,7 @@ def _images(place: str, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _images_in(place: str, entries: list[os.DirEntry[str]]) -> list[str]:
-    if (strange := next((entry.path for entry in entries if _HALF.search(entry.path)), None)) is not None:
+    if (strange := next((entry.path for entry in entries if half_character(entry.path)), None)) is not None:
         raise InputError(f"{place}: {strange!a} is no valid text as a path: rename the image or its folder")
     if (other := next((entry for entry in entries if not _is_image(entry)), None)) is not None:
         raise InputError(

@@ -21,6 +21,7 @@ from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.sources.hub import class_names, columns_of, quiet
 from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
+from continual_petl.streams.sources.split_rows import named
 
 NUM_ROWS = 10_000
 """Default number of rows to inspect, evenly spread, since a file may be sorted by its labels."""
@@ -180,7 +181,7 @@ def _hub(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     table = columns_of(train.select(_spread(len(train), max_rows)), data, limits)
     for column, feature in train.features.items():
         if (names := class_names(feature)) is not None:
-            table[column] = [_named(value, names) for value in table[column]]
+            table[column] = [named(value, names) for value in table[column]]
     return InspectedData(
         task=name_of(config or path),
         data=path,
@@ -192,13 +193,6 @@ def _hub(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
         num_rows=len(train),
         limits=limits,
     )
-
-
-def _named(value: Any, names: Sequence[str]) -> Any:
-    """Replace class numbers with the label names that the data set declares."""
-    if isinstance(value, list | tuple):
-        return [_named(each, names) for each in value]
-    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _is_hidden(rows: Any) -> bool:

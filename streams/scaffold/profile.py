@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from continual_petl.streams.preparation.labels import label_name
-from continual_petl.streams.preparation.multi_hot import as_list, multi_hot
+from continual_petl.streams.preparation.multi_hot import multi_hot
 from continual_petl.streams.reader.folders import IMAGES
 from continual_petl.streams.scaffold.column_names import LABEL, LABELS
-from continual_petl.streams.sources.conversations import from_cell, is_message
-from continual_petl.streams.sources.list_cells import split_cell
+from continual_petl.streams.sources.cells import as_list, from_cell, split_cell
+from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.sources.running_text import is_prose
 
 Holds = Literal[

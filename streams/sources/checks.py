@@ -6,28 +6,20 @@ Row numbers are 1-based: row 1 is the first line of a JSONL file and the first l
 from __future__ import annotations
 
 import difflib
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
 from continual_petl.errors import show as show
-from continual_petl.heads.targets import LARGEST
 from continual_petl.streams.reader.delimited import shown_columns
 from continual_petl.streams.sources.row_ids import FilesRead, RowId, id_in, ids_in_files
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 SHOWN = 5
 """Maximum number of rows that a message describes."""
-_LARGEST_SINGLE = (2 - 2**-23) * 2.0**127
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +108,27 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
     raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")
 
 
+def read_cells(
+    where: Where, column: str, values: Sequence[Any], read: Callable[[Any], _Read], rule: str
+) -> list[_Read]:
+    """Return what ``read`` makes of each value of a column.
+
+    Raises:
+        InputError: naming all rows for which ``read`` raises `ValueError`, with the reasons.
+    """
+    try:
+        return [*map(read, values)]
+    except ValueError:  # once more, to name all rows
+        faults = []
+    for row, value in enumerate(values):
+        try:
+            read(value)
+        except ValueError as error:
+            faults.append(Fault(row=row, what=str(error)))
+    raise_faults(where, column, faults, rule)
+    raise AssertionError("a value was refused, and then it was not")
+
+
 def columns_there(table: Iterable[str]) -> str:
     """Describe which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
     names = [*table]
@@ -135,91 +148,6 @@ def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
             f"{where}: it has {counted(num_rows, 'row')} but needs at least {minimum}; check the file, or leave the "
             "split out."
         )
-
-
-def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
-    """Check that every value is a non-blank string.
-
-    Raises:
-        InputError: if a value is missing, empty, blank or not a string; the message names the rows.
-    """
-    faults = []
-    for row, value in enumerate(values):
-        if value is None:
-            faults.append(Fault(row=row, what="missing"))
-        elif not isinstance(value, str):
-            faults.append(Fault(row=row, what=f"{show(value)} is of type {type(value).__name__}"))
-        elif not value.strip():
-            faults.append(Fault(row=row, what="empty"))
-    raise_faults(where, column, faults, "Every row needs a text; repair or remove these rows, or name another column.")
-
-
-def regression_targets(
-    where: Where, column: str, values: Sequence[Any], *, single_precision: bool = False
-) -> NDArray[np.float64] | NDArray[np.float32]:
-    """Return the targets as float64 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
-
-    Args:
-        where: the split.
-        column: name of the column.
-        values: the values in it.
-        single_precision: return float32 for a bank whose targets were read in this precision, see
-            `TaskPlan.single_precision`; the digest of the rows is then as it was.
-
-    Raises:
-        InputError: if a target is missing, not a number, not finite, too large, or loses digits of its whole part in
-            float64; the message names the rows.
-    """
-    import numpy as np  # not imported by the code that reads files for `predict`
-
-    targets: Any = np.empty(len(values), dtype=np.float32 if single_precision else np.float64)
-    largest, how = (_LARGEST_SINGLE, "in single precision") if single_precision else (LARGEST, f"up to {LARGEST:g}")
-    faults = []
-    for row, value in enumerate(values):
-        number = _number(value)
-        if number is None:
-            faults.append(Fault(row=row, what="missing" if value in (None, "") else f"{show(value)} is not a number"))
-        elif not abs(number) <= largest:  # also true for NaN
-            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number {how}"))
-        elif not single_precision and _is_changed(value, number):
-            what = f"{show(value)} has too many digits for double precision, where it is {int(number)}"
-            faults.append(Fault(row=row, what=f"{what}; subtract a constant from all targets, or round them"))
-        else:
-            targets[row] = number
-    raise_faults(
-        where, column, faults, "A regression task needs a finite number in every row; repair or remove these rows."
-    )
-    found: NDArray[np.float64] | NDArray[np.float32] = targets
-    return found
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal | str):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
-    except OverflowError:
-        return math.inf
-
-
-def _is_changed(value: Any, number: float) -> bool:
-    """Return whether double precision changes the whole part of a target, which is then neither it nor written like it."""
-    if abs(number) < 2**53 or not isinstance(value, Integral | Decimal | str):
-        return False
-    exact = int(value) if isinstance(value, Integral) else Decimal(value)
-    return exact != number and exact != Decimal(repr(number))
-
-
-def constant_notice(task: str, train: NDArray[np.float64]) -> str | None:
-    """Return a notice if all training targets of a regression are equal."""
-    if (train != train[0]).any():
-        return None
-    return (
-        f"task {task!r}: its training targets all equal {float(train[0])!r}, so there is nothing to learn but this number, "
-        "and correlations with the predictions are not defined."
-    )
 
 
 def overlap_notice(
@@ -249,15 +177,17 @@ def names_in(folder: str | Path) -> str:
     return known_names(names, limit=12) if names else "nothing"
 
 
-def nearest_in(folder: str | Path, wanted: str) -> str:
-    """List the names in a folder that are similar to a missing name, for a message; if none is, list some of the others.
+def nearest_to(path: str) -> str:
+    """Return the names that are similar to a missing path, for a message; if none is, some of those that are there.
 
     Args:
-        folder: an existing folder.
-        wanted: the missing name, without its folder.
+        path: the missing path; what is listed is in the folder at its beginning that exists.
     """
+    folder = missing = os.path.abspath(path)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        missing, folder = folder, os.path.dirname(folder)
     names = _visible(folder)
-    alike = difflib.get_close_matches(wanted[:LONGEST_TYPO], names, n=3)
+    alike = difflib.get_close_matches(os.path.basename(missing)[:LONGEST_TYPO], names, n=3)
     if alike:
         return f"nearest in {folder}: {', '.join(alike)}"
     return f"{folder} holds {known_names(names, limit=5) if names else 'nothing'}"

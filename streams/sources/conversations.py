@@ -6,13 +6,10 @@ each becomes a user message or, as a target, an assistant message.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from continual_petl.streams.reader.json_records import loads
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.sources.checks import Where, read_cells, show
 
 Message = dict[str, str]
 Role = Literal["user", "assistant"]
@@ -33,30 +30,6 @@ def is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and any(all(key in value for key in form) for form in _FORMS)
 
 
-@dataclass(frozen=True)
-class FaultyJson:
-    """What a cell holds that is JSON, but not clear, such as an object with a key twice; nothing accepts it as a value."""
-
-    what: str
-
-    def __repr__(self) -> str:
-        return f"JSON in which {self.what}"
-
-
-def from_cell(value: Any, opening: str = "[") -> Any:
-    """Return the list in a cell of a table, which holds it as JSON, or with ``opening="{"`` the mapping; anything else is
-    returned as it is.
-    """
-    if isinstance(value, str) and value.lstrip().startswith(opening):
-        try:
-            return loads(value)
-        except (json.JSONDecodeError, RecursionError):
-            return value
-        except ValueError as error:
-            return FaultyJson(str(error))
-    return value
-
-
 def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
     """Convert a value to a list of messages; a text becomes a single message.
 
@@ -74,7 +47,7 @@ def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{show(value)} is of type {type(value).__name__}, not a list of messages")
     if not value:
-        raise ValueError("an empty list")
+        raise ValueError("empty")
     if len(value) > MOST_MESSAGES:
         raise ValueError(f"{len(value):,} messages; at most {MOST_MESSAGES} are allowed")
     return [_message(message, f"message {number}") for number, message in enumerate(value, 1)]
@@ -128,22 +101,17 @@ def check_conversations(
     Raises:
         InputError: if a row is not a conversation; the message names these rows and the reasons.
     """
-    before: list[list[Message]] = []
-    last: list[str] = []
-    faults = []
-    for row, (source, *target) in enumerate(parts):
-        try:
-            messages = messages_of(source)
-            for each in target:
-                messages += messages_of(each, "assistant")
-            *start, end = conversation(messages, system, ends="assistant")
-        except ValueError as error:
-            faults.append(Fault(row=row, what=str(error)))
-        else:
-            before.append(start)
-            last.append(end["content"])
-    raise_faults(where, column, faults, RULE)
-    return before, last
+
+    def parts_of(row: tuple[Any, ...]) -> tuple[list[Message], str]:
+        source, *target = row
+        messages = messages_of(source)
+        for each in target:
+            messages += messages_of(each, "assistant")
+        *start, end = conversation(messages, system, ends="assistant")
+        return start, end["content"]
+
+    found = read_cells(where, column, parts, parts_of, RULE)
+    return [start for start, _ in found], [end for _, end in found]
 
 
 def _message(value: Any, place: str) -> Message:

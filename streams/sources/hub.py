@@ -16,11 +16,9 @@ from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import ALIASES
 from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import fill_templates
 
 
 def from_hub(
@@ -83,13 +81,7 @@ def _from_hub(
         place = Where(task=task, split=split, origin=f"Hub {data.path}")
         table = columns_of(dataset, str(place), limits)
         place = replace(place, ids={name: table[name] for name in table if name in ID_COLUMNS})
-        found[split] = pick(
-            place,
-            fill_templates(place, split_cells(place, table, data.lists), data.templates),
-            columns,
-            names,
-            templates=data.templates,
-        )
+        found[split] = pick(place, table, columns, data, class_names=names)
     if "train" in splits and "train" not in found:
         raise InputError(
             f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Map the "

@@ -7,7 +7,7 @@ If there is a ``labels.json`` next to its files, numeric labels are positions in
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from continual_petl.errors import InputError
@@ -16,11 +16,10 @@ from continual_petl.streams.reader.wanted import Wanted, list_columns
 from continual_petl.streams.schema.data_spec import local_path
 from continual_petl.streams.schema.option_columns import is_there
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources.checks import Where, nearest_in
-from continual_petl.streams.sources.list_cells import split_cells
+from continual_petl.streams.sources.checks import Where, nearest_to
 from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import Table, fill_templates, has_fields, needed
+from continual_petl.streams.sources.templates import Table, has_fields, needed
 
 
 class Taken(NamedTuple):
@@ -35,13 +34,13 @@ class Taken(NamedTuple):
     def of(
         cls,
         take: Callable[[Where, Table], SplitRows],
+        data: DataSpec | None,
         *columns: Columns,
-        templates: Mapping[str, str] | None = None,
-        more: Collection[str] = (),
     ) -> Taken:
-        """Return what is read for some choices of columns, by their keys, and ``more``, whose lists are one text."""
-        lists = frozenset[str]().union(*(list_columns(read, more) for read in columns))
-        return cls(take, Wanted(frozenset(more).union(*(needed(read, templates) for read in columns)), lists))
+        """Return what is read for some choices of columns, by their keys."""
+        templates, written = (data and data.templates) or {}, (data and data.lists) or {}
+        lists = frozenset[str]().union(*(list_columns(read, written) for read in columns))
+        return cls(take, Wanted(frozenset(written).union(*(needed(read, templates) for read in columns)), lists))
 
 
 LABELS_FILE = "labels.json"
@@ -58,15 +57,9 @@ def check_copy(task: str, data: DataSpec) -> str:
     path = local_path(data.local)
     if matching(path):
         return path
-    folder = os.path.dirname(path)
-    no_folder = "" if os.path.isdir(folder) else f", nor even a folder {folder}"
-    missing = path
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        missing, folder = folder, os.path.dirname(folder)
-    nearest = nearest_in(folder, os.path.basename(missing))
     raise InputError(
-        f"task {task!r}, data.local: there is no {path}{no_folder}, but the stream has a data_dir, so this task has to be "
-        f"read from a copy; {nearest}. Put a folder with train, validation and test files there, "
+        f"task {task!r}, data.local: there is no {path}, but the stream has a data_dir, so this task has to be "
+        f"read from a copy; {nearest_to(path)}. Put a folder with train, validation and test files there, "
         f"name another copy (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
         f"(--tasks.{task}.data.local null)."
     )
@@ -114,12 +107,10 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
                 f"{', '.join(map(repr, table))}. Rename them, or give their meaning: write this task with data: FOLDER and "
                 "columns."
             )
-        if as_on_hub:
-            table = split_cells(where, table, data.lists)
-            return pick(where, fill_templates(where, table, made), hub, None, labels_file=names, templates=made)
-        return pick(where, table, usual, None, labels_file=names)
+        columns, made_by = (hub, data) if as_on_hub else (usual, None)
+        return pick(where, table, columns, made_by, labels_file=names)
 
-    return Taken.of(take, hub, usual, templates=made)
+    return Taken.of(take, data, hub, usual)
 
 
 def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
 from continual_petl.errors import InputError, counted
+from continual_petl.spelling import half_character
 from continual_petl.streams.sources.checks import show
 
-_HALF = re.compile("[\ud800-\udfff]")
-"""A lone surrogate, which JSON can spell (``\\ud800``) but no UTF-8 file can hold."""
 MAX_BYTES = 16 * 2**20
 """Maximum size of a file of labels, in bytes."""
 
@@ -45,7 +43,7 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
     ):
         raise InputError(f'labels: {path} holds {show(found)}; it must be a JSON list of names, such as ["no", "yes"].')
     names = tuple(str(name) for name in found)
-    if bad := [name for name in names if not name or _HALF.search(name)]:
+    if bad := [name for name in names if not name or half_character(name)]:
         raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name must be non-empty UTF-8 text.")
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if len(names) < 2 or twice:

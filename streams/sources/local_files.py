@@ -27,7 +27,7 @@ from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
-from continual_petl.streams.sources.checks import names_in, nearest_in
+from continual_petl.streams.sources.checks import names_in, nearest_to
 from continual_petl.streams.sources.split_folders import split_folders
 
 ALIASES: dict[str, SplitName] = {
@@ -217,10 +217,7 @@ def _check_parts(here: str, split: str, numbers: Sequence[int], total: int) -> N
 
 
 def _no_such_path(path: str) -> str:
-    folder = missing = os.path.abspath(path)
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        missing, folder = folder, os.path.dirname(folder)
-    return f"there is no such file or folder; {nearest_in(folder, os.path.basename(missing))}.{PATHS_COUNT}"
+    return f"there is no such file or folder; {nearest_to(path)}.{PATHS_COUNT}"
 
 
 def read_table(

@@ -19,11 +19,10 @@ from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataS
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.hub import from_hub
 from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
-from continual_petl.streams.sources.list_cells import split_cells
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
-from continual_petl.streams.sources.row_ids import FilesRead
+from continual_petl.streams.sources.row_ids import ID_COLUMNS, FilesRead
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
-from continual_petl.streams.sources.templates import Table, fill_templates
+from continual_petl.streams.sources.templates import Table
 
 
 def read_splits(
@@ -54,13 +53,7 @@ def read_splits(
     """
     read = columns.read_by(kind)
     spec = data if isinstance(data, DataSpec) else None
-    templates, lists = (spec.templates, spec.lists) if spec else (None, None)
-
-    def take(where: Where, table: Table) -> SplitRows:
-        table = split_cells(where, table, lists)
-        return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
-
-    files = _Files(task, Taken.of(take, read, templates=templates, more=lists or ()), splits, limits)
+    files = _Files(task, Taken.of(lambda where, table: pick(where, table, read, spec), spec, read), splits, limits)
     if isinstance(data, str):
         return files.of_path(data)
     if isinstance(data, Mapping):
@@ -182,7 +175,8 @@ def _from_rows(
         if split in data and split in splits:
             names = dict.fromkeys(name for row in data[split] for name in row)
             table = {name: [row.get(name) for row in data[split]] for name in names}
-            found[split] = pick(Where(task=task, split=split, origin=origin), table, columns, None)
+            ids = {name: table[name] for name in table if name in ID_COLUMNS}
+            found[split] = pick(Where(task=task, split=split, origin=origin, ids=ids), table, columns)
     return _checked(task, origin, found, splits)
 
 

@@ -39,12 +39,6 @@ def id_in(record: Mapping[str, Any]) -> RowId | None:
     return None
 
 
-def id_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of rows in memory that name them."""
-    names = dict.fromkeys(name for row in rows for name in row if name in ID_COLUMNS)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
 class FilesRead(NamedTuple):
     """The files of a split as they were read, so that they can be read in the same way again."""
 

@@ -10,8 +10,11 @@ from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.reader.delimited import separators_hint
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cells_of, names_of
+from continual_petl.streams.schema.stream_spec import DataSpec
+from continual_petl.streams.sources.cells import split_cells
 from continual_petl.streams.sources.checks import Where, columns_there
 from continual_petl.streams.sources.running_text import is_prose
+from continual_petl.streams.sources.templates import fill_templates
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the column names; the last is the label or target."""
@@ -48,24 +51,26 @@ def pick(
     where: Where,
     table: Mapping[str, list[Any]],
     columns: Columns,
-    class_names: tuple[str, ...] | None,
+    data: DataSpec | None = None,
     *,
+    class_names: tuple[str, ...] | None = None,
     labels_file: str | None = None,
-    templates: Mapping[str, str] | None = None,
 ) -> SplitRows:
     """Return the columns that a task reads, with class names in place of class numbers.
 
     Args:
         where: the split, for messages.
-        table: its columns, including those built by templates.
+        table: its columns as read.
         columns: the columns that the task reads.
+        data: its ``lists`` and ``templates`` make columns of others; those that templates name count as read.
         class_names: the classes in order, if the data set declares them.
         labels_file: as in `SplitRows`.
-        templates: the templates that built columns; the columns they name count as read.
 
     Raises:
-        InputError: if a column does not exist.
+        InputError: if a column does not exist, or a cell does not hold what columns are made of.
     """
+    templates, lists = ({}, {}) if data is None else (data.templates or {}, data.lists)
+    table = fill_templates(where, split_cells(where, table, lists), templates)
     if not table:  # no rows, and none to come: `check_rows` says so
         return SplitRows(where=where, inputs=[], pairs=None, answers=[], class_names=class_names)
     missing = {
@@ -86,10 +91,10 @@ def pick(
     names = [*columns.values()]
     inputs, answers = table[str(names[0])], cells_of(names[-1] or "", table)
     if class_names is not None:
-        answers = [_named(answer, class_names) for answer in answers]
+        answers = [named(answer, class_names) for answer in answers]
     pair, options = columns.get("text_pair"), columns.get("options")
-    used = {*(part for name in names if name is not None for part in names_of(name)), *(templates or ())}
-    for template in (templates or {}).values():
+    used = {*(part for name in names if name is not None for part in names_of(name)), *templates}
+    for template in templates.values():
         used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
     return SplitRows(
         where=where,
@@ -104,8 +109,8 @@ def pick(
     )
 
 
-def _named(answer: Any, names: tuple[str, ...]) -> Any:
+def named(answer: Any, names: tuple[str, ...]) -> Any:
+    """Return the names of classes in place of their numbers; -1, a hidden label, becomes a missing one."""
     if isinstance(answer, list):
-        return [_named(entry, names) for entry in answer]
-    # A Hub test split with hidden labels holds -1, which becomes a missing label.
+        return [named(entry, names) for entry in answer]
     return None if answer is None or answer < 0 else names[answer]

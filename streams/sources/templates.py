@@ -13,10 +13,11 @@ from continual_petl.errors import InputError
 from continual_petl.streams.reader.times import as_text, is_time
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import names_of
-from continual_petl.streams.sources.checks import Fault, Where, columns_there, raise_faults, show
+from continual_petl.streams.sources.checks import Where, columns_there, read_cells, show
 
 Table = Mapping[str, list[Any]]
 """Columns of plain values by name."""
+_RULE = "A template accepts strings and whole numbers; name another column."
 
 
 def needed(columns: Mapping[str, str | None], templates: Mapping[str, str] | None) -> frozenset[str]:
@@ -67,7 +68,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
                     f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Use "
                     "one of these column names."
                 )
-            columns[field] = _texts(where, field, column)
+            columns[field] = read_cells(where, field, column, _text, _RULE)
         num_rows = len(next(iter(columns.values())))
         made[name] = [_filled(template, columns, row) for row in range(num_rows)]
     return {**table, **made}
@@ -91,15 +92,11 @@ def _column(table: Table, field: str) -> list[Any] | None:
     return [row.get(key) for row in rows] if any(key in row for row in rows) else None
 
 
-def _texts(where: Where, field: str, values: list[Any]) -> list[str]:
-    values = [as_text(value) if is_time(value) else value for value in values]
-    faults = [
-        Fault(row=row, what=f"{show(value)} is {type(value).__name__}")
-        for row, value in enumerate(values)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, str | int))
-    ]
-    raise_faults(where, field, faults, "A template accepts strings and whole numbers; name another column.")
-    return ["" if value is None else str(value) for value in values]
+def _text(value: Any) -> str:
+    value = as_text(value) if is_time(value) else value
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise ValueError(f"{show(value)} is {type(value).__name__}")
+    return "" if value is None else str(value)
 
 
 def _filled(template: str, columns: Mapping[str, list[str]], row: int) -> str:

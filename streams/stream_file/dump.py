@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel
 
 from continual_petl.errors import InputError
+from continual_petl.spelling import half_character
 from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.kind_options import without_idle_options
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -19,7 +20,6 @@ from continual_petl.streams.stream_file.size_limits import (
     MAX_ENTRIES,
     MAX_TASKS,
     check_number,
-    half_character,
 )
 from continual_petl.streams.stream_file.yaml_nodes import CORE
 

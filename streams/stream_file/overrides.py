@@ -13,10 +13,11 @@ from typing import Any
 
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import counted, did_you_mean, known_names
+from continual_petl.spelling import half_character
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.key_locations import KeyLocations, task_names
-from continual_petl.streams.stream_file.size_limits import MAX_DEPTH, half_character
+from continual_petl.streams.stream_file.size_limits import MAX_DEPTH
 from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 

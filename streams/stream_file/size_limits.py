@@ -5,7 +5,6 @@ Reading and writing use the same limits, so any file that was written can be rea
 
 from __future__ import annotations
 
-import re
 import sys
 
 MAX_BYTES = 16 * 2**20
@@ -17,7 +16,6 @@ MAX_TASKS = 10_000
 MAX_PROBLEMS = 200
 """Maximum number of reported mistakes; a file that is not a stream at all may have one per line."""
 _DIGITS = 320
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 def whole_number(text: str, base: int) -> int:
@@ -37,12 +35,6 @@ def check_number(number: int) -> None:
     """Raise `ValueError` if a whole number is beyond the largest float."""
     if abs(number) > sys.float_info.max:
         raise ValueError("a number beyond the largest float")
-
-
-def half_character(text: str) -> str | None:
-    """Return the first lone surrogate, escaped; UTF-8 cannot encode it."""
-    found = _HALF.search(text)
-    return None if found is None else f"\\u{ord(found[0]):04x}"
 
 
 def shorten(text: str, width: int = 4000) -> str:

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
+from continual_petl.spelling import half_character
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.stream_file.size_limits import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_ENTRIES,
     MAX_TASKS,
-    half_character,
     shorten,
     whole_number,
 )

@@ -96,7 +96,7 @@ CASES = [
     ),
     Case(
         "number as text",
-        [f"{IN} 'text': 2 rows", "row 1: 5 is of type int"],
+        [f"{IN} 'text': 2 rows", "row 1: 5 is not a text"],
         files={TRAIN: json_lines([{"text": 5, "label": "no"}, {"text": 6, "label": "yes"}])},
     ),
     Case(

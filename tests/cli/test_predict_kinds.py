@@ -163,7 +163,7 @@ def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) 
         (
             "token-classification",
             '{"tokens": [1]}',
-            "'tokens' as a list of words, or as text with spaces between the words",
+            "'tokens' as a list of words, or a text with spaces between the words",
         ),
         (
             "seq2seq",
@@ -173,7 +173,7 @@ def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) 
         (
             IMAGES,
             '{"picture": 3}',
-            "reads the column 'picture' as text, which is the path of an image; here it holds 3.",
+            "'picture' as an image: its path, a PIL image, an array, or a mapping with its bytes; here it holds 3",
         ),
     ],
 )

@@ -150,4 +150,4 @@ def test_the_bytes_of_an_image_are_a_row_of_a_task_on_images(task: str | None, t
     pq.write_table(pa.table({"text": [b"abc"]}), path)
     left.clear()
     assert [*read_unnamed_rows(path, unusable=unusable)] == []
-    assert "reads the column 'text' as text; here it holds b'abc'" in left[0][1]
+    assert "reads the column 'text' as a text; here it holds b'abc'" in left[0][1]

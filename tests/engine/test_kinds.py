@@ -188,9 +188,9 @@ def test_truncated_words_are_reported_not_silently_untagged(learned: dict[str, P
     [
         ("bart", "token-classification", "", "a list of words, or a text with spaces"),
         ("bart", "token-classification", ["w1", 2], "a list of words, or a text with spaces"),
-        ("bart", "seq2seq", ("w1", "w2"), "one text"),
-        ("bart", "multilabel", ["w1"], "one text"),
-        ("vit", "image-classification", ("a.png", "b.png"), "one image"),
+        ("bart", "seq2seq", ("w1", "w2"), "a text"),
+        ("bart", "multilabel", ["w1"], "a text"),
+        ("vit", "image-classification", ("a.png", "b.png"), "an image"),
     ],
 )
 def test_rows_of_another_kind_are_refused(

@@ -12,8 +12,9 @@ from continual_petl.kind import HowEncoded
 from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
+from continual_petl.streams.sources.cells import from_cell
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.conversations import check_conversations, conversation, from_cell, messages_of
+from continual_petl.streams.sources.conversations import check_conversations, conversation, messages_of
 from tests.chats import CHATML, CHATML_PLAIN, assistant, chat_tokenizer, user
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target

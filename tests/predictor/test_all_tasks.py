@@ -75,7 +75,7 @@ def test_row_invalid_for_one_task_is_refused(run: Run) -> None:
     assert run.predict_all([], ["one", "low"]) == {"one": [], "low": []}
     with pytest.raises(InputError, match="task 'nine' is not learned"):
         run.predict_all(TEXTS, ["one", "nine"])
-    with pytest.raises(InputError, match=r"task 'one': row 2 is \('w1', 'w2'\); each row of this task is one text"):
+    with pytest.raises(InputError, match=r"task 'one': row 2 is \('w1', 'w2'\); each row of this task is a text"):
         run.predict_all(["w1", ("w1", "w2")], ["one", "low"])
     assert torch.is_grad_enabled()
 

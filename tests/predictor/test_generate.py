@@ -69,7 +69,7 @@ def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, mo
         ("beams", "w1", "task 'beams' generates with 2 beams, and only at the end is it known which one"),
         ("none", "w1", "'none' is not learned"),
         ("texts", ["w1", "w2"], "row: got a list of 2 rows; give a single row"),
-        ("texts", " ", "row 1 is ' ', with an empty text"),
+        ("texts", " ", "row 1 is ' ' .empty.; each row"),
     ],
 )
 def test_what_cannot_be_generated_in_pieces(run: Run, name: str, row: Any, fragment: str) -> None:

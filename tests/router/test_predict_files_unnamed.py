@@ -92,7 +92,7 @@ def test_lines_of_a_text_file_are_rows(run: Run, tmp_path: Path, capsys: pytest.
         ({"text": "w1", "source": "w2"}, "this one fills 'text' and 'source'"),
         (
             {"text": 3},
-            "a row without a task name reads the column 'text' as text; here it holds 3. Write it in this form",
+            "a row without a task name reads the column 'text' as a text; here it holds 3. Write it in this form",
         ),
         ({"text": "w1", "task": "low"}, "the input has a column 'task', and --output adds one of the same name"),
     ],

@@ -119,7 +119,7 @@ def test_last_event_says_whether_the_text_is_near_a_tie(backbone_folder: Callabl
         ({"task": "labels"}, 409, "task 'labels' is a classification task, which generates no text"),
         ({"task": "beams"}, 409, "task 'beams' generates with 2 beams"),
         ({"task": "none"}, 404, "task 'none' has not been learned"),
-        ({"inputs": " "}, 422, "row 1: it is empty"),
+        ({"inputs": " "}, 422, ": empty; each row must be a text"),
         ({"stream": "yes"}, 422, "stream: it is 'yes'; give true or false"),
     ],
 )

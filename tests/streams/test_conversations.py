@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import InputError
+from continual_petl.streams.sources.cells import from_cell
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.conversations import (
     MOST_MESSAGES,
     check_conversations,
     conversation,
-    from_cell,
     is_message,
     messages_of,
 )
@@ -43,7 +43,7 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
     ("value", "what"),
     [
         (None, "missing"),
-        ([], "an empty list"),
+        ([], "empty"),
         (7, "7 is of type int, not a list of messages"),
         ({"role": "user", "content": "a"}, "is of type dict, not a list of messages"),
         ([user("a")] * (MOST_MESSAGES + 1), "501 messages; at most 500 are allowed"),

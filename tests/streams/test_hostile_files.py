@@ -14,8 +14,8 @@ import pytest
 from continual_petl.banks.config.spec import select_layers
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.preparation.labels import class_labels, read_label_names
-from continual_petl.streams.preparation.multi_hot import as_list
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.sources.cells import as_list
 from continual_petl.streams.sources.checks import Where, show
 from continual_petl.streams.stream_file import dump, size_limits
 from continual_petl.streams.stream_file.size_limits import MAX_BYTES, MAX_ENTRIES, MAX_PROBLEMS

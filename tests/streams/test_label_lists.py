@@ -16,10 +16,10 @@ from continual_petl.streams.preparation.label_lists import (
     encode_tags,
     label_lists,
     tag_lists,
-    word_lists,
 )
 from continual_petl.streams.preparation.labels import check_class_weights
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.cells import WORDS, words_in
+from continual_petl.streams.sources.checks import Where, read_cells
 
 WHERE = Where(task="toy", split="train", origin="rows")
 
@@ -27,7 +27,7 @@ WHERE = Where(task="toy", split="train", origin="rows")
 def test_label_lists_of_names_numbers_and_json() -> None:
     found = label_lists(WHERE, "label", [["a", "b"], [], '["a", 2]', [3], (True,)])
     assert found == [["a", "b"], [], ["a", "2"], ["3"], ["true"]]
-    assert word_lists(WHERE, "tokens", [["a", "b"], '["c"]']) == [["a", "b"], ["c"]]
+    assert [words_in(["a", "b"]), words_in('["c"]')] == [["a", "b"], ["c"]]
     assert tag_lists(WHERE, "tags", [["O", 1], "[0]"], [["a", "b"], ["c"]]) == [["O", "1"], ["0"]]
 
 
@@ -38,8 +38,8 @@ def test_label_lists_of_names_numbers_and_json() -> None:
         ("a", "'a' is not a list"),
         (3, "3 is not a list"),
         ('{"a": 1}', "is not a list"),
-        (["a", None], "label None is neither"),
-        (["a", 0.5], "label 0.5 is neither"),
+        (["a", None], "label 2, None, is neither"),
+        (["a", 0.5], "label 2, 0.5, is neither"),
         (["a", "b", "a"], "label 'a' is listed more than once"),
     ],
 )
@@ -61,7 +61,7 @@ def test_rows_without_label_lists_are_refused(value: Any, what: str) -> None:
 )
 def test_rows_without_word_lists_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"row 2: .*{re.escape(what)}"):
-        word_lists(WHERE, "tokens", [["a"], value])
+        read_cells(WHERE, "tokens", [["a"], value], words_in, WORDS)
 
 
 @pytest.mark.parametrize(

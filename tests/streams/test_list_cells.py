@@ -104,12 +104,12 @@ def test_columns_with_one_option_each_are_read_in_every_row(tmp_path: Path) -> N
         (
             {"columns": {"label": "b"}, "lists": {"b": "|"}},
             [["x", 3]],
-            "row 1: 3 is of type int. data.lists is for lists",
+            "row 1: 3 is not a text. data.lists is for lists",
         ),
         (
             {"columns": {"label": "b"}, "lists": {"b": "|"}},
             [["x", "y||z"]],
-            "column 'b': 1 row cannot be used: row 1: label ''",
+            "column 'b': 1 row cannot be used: row 1: label 2, ''",
         ),
     ],
 )

@@ -87,9 +87,7 @@ def test_missing_copy_error_lists_existing_ones(tmp_path: Path) -> None:
         r"\(--tasks\.t\.data\.local NAME\), or read this task from some/set on the Hub \(--tasks\.t\.data\.local null\)",
     ):
         _read(tmp_path)
-    with pytest.raises(
-        InputError, match=rf"no/such/copy, nor even a folder {tmp_path}/no/such, .*; {tmp_path} holds agnews\. Put"
-    ):
+    with pytest.raises(InputError, match=rf"no/such/copy, .*; {tmp_path} holds agnews\. Put"):
         _read(tmp_path / "no" / "such")
 
 

@@ -382,16 +382,15 @@ def test_what_follows_compressed_data_is_not_ignored(tmp_path: Path, suffix: str
 
 def test_a_key_twice_in_the_json_of_a_cell_is_refused(tmp_path: Path) -> None:
     cell = '[{"role": "user", "content": "a", "content": "b"}, {"role": "assistant", "content": "c"}]'
-    from continual_petl.streams.sources.conversations import from_cell, messages_of
-    from continual_petl.streams.sources.row_options import options_fault, options_of
+    from continual_petl.streams.sources.cells import from_cell, options_in
+    from continual_petl.streams.sources.conversations import messages_of
 
     with pytest.raises(
         ValueError, match=r"JSON in which the key 'content' is there twice is of type FaultyJson, not a list"
     ):
         messages_of(from_cell(cell))
-    fault = options_fault(cell, options_of('["a", {"b": 1, "b": 2}]'))
-    assert fault is not None
-    assert fault.endswith("is not a list")
+    with pytest.raises(ValueError, match=r"is not a list$"):
+        options_in('["a", {"b": 1, "b": 2}]')
 
 
 def test_no_line_of_a_file_ends_it(tmp_path: Path) -> None:

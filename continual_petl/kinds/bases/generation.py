@@ -13,8 +13,8 @@ from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
-from continual_petl.streams.sources.row_options import option_lists
+from continual_petl.streams.sources.cells import OPTIONS, TEXTS, options_in, text_in
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, read_cells, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Generation(OfTexts):
         inputs, targets = self.read_texts(task, rows, how.chat)
         options = None
         if rows.options is not None:
-            options = option_lists(where, str(task.columns.read_by(self.name)["options"]), rows.options)
+            options = read_cells(
+                where, str(task.columns.read_by(self.name)["options"]), rows.options, options_in, OPTIONS
+            )
         _check_among(task.options, options, where, column, targets)
         return ReadRows(inputs=inputs, answers=targets, names=targets, options=options)
 
@@ -59,9 +61,8 @@ class Generation(OfTexts):
         Raises:
             InputError: naming the rows that cannot be used.
         """
-        check_texts(rows.where, task.columns.source, rows.inputs)
-        check_texts(rows.where, column_of_answers(task), rows.answers)
-        return rows.inputs, rows.answers
+        sources = read_cells(rows.where, task.columns.source, rows.inputs, text_in, TEXTS)
+        return sources, read_cells(rows.where, column_of_answers(task), rows.answers, text_in, TEXTS)
 
     def notice_on_scored(self, task: TaskSpec, split: str, answers: Sequence[str]) -> str | None:
         """Return a notice if ROUGE finds no words in some targets: every prediction for them scores 0."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.kind import HowEncoded, HowRead, Kind, ReadRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import check_texts
+from continual_petl.streams.sources.cells import TEXTS, text_in
+from continual_petl.streams.sources.checks import read_cells
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class OfTexts(Kind):
         """Check inputs, then answers; see `Kind.read_rows`."""
         inputs, keys = self.read_inputs(task, rows, how.folder)
         if rows.pairs is not None:
-            check_texts(rows.where, str(task.columns.text_pair), rows.pairs)
+            read_cells(rows.where, str(task.columns.text_pair), rows.pairs, text_in, TEXTS)
         answers, names = self.read_answers(task, rows, inputs, how)
         return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys)
 
@@ -38,8 +39,7 @@ class OfTexts(Kind):
         Raises:
             InputError: naming the rows that cannot be used.
         """
-        check_texts(rows.where, task.columns.text, rows.inputs)
-        return rows.inputs, None
+        return read_cells(rows.where, task.columns.text, rows.inputs, text_in, TEXTS), None
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
