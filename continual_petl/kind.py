@@ -11,7 +11,7 @@ Shape legend: N rows, B rows of a batch, D width of the backbone, C outputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -398,9 +398,6 @@ class Kind:
         raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
 
     # Rows to predict
-    def row_of_line(self, line: str) -> Any:
-        """Return the row that a line of text holds."""
-        return line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,8 +447,8 @@ class ReadRows:
     """Labels or targets, as `Kind.encode` takes them."""
     names: list[Any]
     """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
-    keys: list[str] | None = None
-    """A key for every input, equal for equal inputs; None if the inputs are texts or lists of them."""
+    keys: list[str] = field(default_factory=list)
+    """A key for every input, equal for equal inputs; empty if the inputs are texts or lists of them."""
     options: list[tuple[str, ...]] | None = None
     """The options of every row, if each row has its own."""
     pairs: list[str] | None = None

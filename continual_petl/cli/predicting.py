@@ -18,7 +18,7 @@ from textwrap import indent
 from continual_petl.cli._console import plain, print_json, say
 from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, prediction_columns
 from continual_petl.cli.predictions_out import in_portions, line_of, write_records
-from continual_petl.cli.rows_in import Named, given_rows, read_rows, read_unnamed_rows, unnamed_rows
+from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.shared_options import given_limits
 from continual_petl.cli.skipped_rows import SkippedRows, Unusable
 from continual_petl.engine.run import Run
@@ -77,25 +77,19 @@ class PredictedRows:
     def _given(self) -> Iterator[Named]:
         """Yield the texts of the arguments or of standard input."""
         texts, task = self.arguments.texts, self.arguments.task
-        if task is not None:
-            return given_rows(texts, self._certificate(task), self._limits)
-        return (("", row, None) for row in unnamed_rows(texts, self._limits))
+        return given_rows(texts, None if task is None else self._certificate(task), self._limits)
 
     def _read(self, copied: CopiedColumns | None, unusable: Unusable | None) -> Iterator[Named]:
         """Yield the rows of the input file."""
-        arguments, path = self.arguments, Path(self.arguments.input)
-        seen, whole = None if copied is None else copied.add, bool(arguments.output)
-        if not self._is_named:
-            rows = read_unnamed_rows(path, self._limits, seen, whole=whole, unusable=unusable)
-            return (("", row, record) for row, record in rows)
+        arguments = self.arguments
         return read_rows(
-            path,
-            lambda task: TaskColumns.of(self._certificate(task), self._specs.get(task)),
+            Path(arguments.input),
+            (lambda task: TaskColumns.of(self._certificate(task), self._specs.get(task))) if self._is_named else None,
             task=arguments.task,
             task_column=arguments.task_column,
             limits=self._limits,
-            seen=seen,
-            whole=whole,
+            seen=None if copied is None else copied.add,
+            whole=bool(arguments.output),
             unusable=unusable,
         )
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from continual_petl.cli.skipped_rows import Unusable, UnusableRows
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.records import (
     Row,
+    RowForm,
     TaskColumns,
     column_names,
     row_of,
@@ -38,15 +38,18 @@ from continual_petl.streams.stream_file.file_types import refuse_other_type
 _TABLES = (".csv", ".tsv")
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
-"""A task, one of its rows, and the row's full record from the file; None for rows without columns."""
-_Row = TypeVar("_Row")
+"""A task, empty if it has to be found, one of its rows, and its full record from the file; None for rows without columns."""
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
 
 def row_of_line(line: str, where: str, certificate: Certificate | None, limits: LimitsSpec) -> Row:
     """Parse one line of text as a row; without a task, it is a text, or two texts separated by a tab."""
-    _check_text(line, where, limits)
+    if len(line) > limits.cell_chars:
+        raise InputError(
+            f"{where}: the text has more than {limits.cell_mb:g} million characters (limits.cell_mb). "
+            f"{limits.hint('cell_mb', len(line) / 1e6)}"
+        )
     first, tab, second = line.partition("\t")
     if certificate is not None and certificate.options_from == "row":
         raise InputError(
@@ -59,35 +62,34 @@ def row_of_line(line: str, where: str, certificate: Certificate | None, limits: 
             f"$'one text\\tother text'), or give --input a file with the columns "
             f"{' and '.join(standard_columns(certificate))}, or with the columns that the task was learned from"
         )
-    is_pair = bool(tab) if certificate is None else certificate.pair
-    for place, text in zip(("first", "second"), (first, second) if is_pair else (line,), strict=False):
-        if not text.strip():
-            what = f"the {place} text of this pair" if is_pair else "this text"
-            raise InputError(f"{where}: {what} is empty, and every row needs a text; fill it, or leave the row out.")
-    if is_pair:
-        return first, second
-    return line if certificate is None else kind_of(certificate).row_of_line(line)
+    texts = (first, second) if (bool(tab) if certificate is None else certificate.pair) else (line,)
+    per_word = certificate is not None and kind_of(certificate).per_word
+    form = RowForm("", ("text", "text_pair")[: len(texts)], "tokens" if per_word else "text")
+    parts = []
+    for place, text in enumerate(texts):
+        try:
+            parts.append(form.read(place, text))
+        except ValueError as error:
+            what = f"the {('first', 'second')[place]} text of this pair" if len(texts) > 1 else "this text"
+            raise InputError(
+                f"{where}: {what} is {error}, and every row needs a text; fill it, or leave the row out."
+            ) from error
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def given_rows(texts: Sequence[str], certificate: Certificate, limits: LimitsSpec) -> Iterator[Named]:
-    """Yield the rows given as arguments, or else the rows on standard input as they arrive."""
-    lines = iter(texts) if texts else _standard_input(limits)
-    for number, line in enumerate(lines, 1):
-        yield certificate.task, row_of_line(line, f"text {number}", certificate, limits), None
-
-
-def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
-    """Yield rows without a task, from arguments or standard input: a text, or two texts separated by a tab."""
+def given_rows(texts: Sequence[str], certificate: Certificate | None, limits: LimitsSpec) -> Iterator[Named]:
+    """Yield the rows given as arguments, or else the rows on standard input as they arrive; see `row_of_line`."""
+    task = "" if certificate is None else certificate.task
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
-        yield row_of_line(line, f"text {number}", None, limits)
+        yield task, row_of_line(line, f"text {number}", certificate, limits), None
 
 
 def read_rows(
     path: Path,
-    columns_of: ColumnsOf,
+    columns_of: ColumnsOf | None = None,
     *,
-    task: str | None,
-    task_column: str | None,
+    task: str | None = None,
+    task_column: str | None = None,
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
     whole: bool = False,
@@ -97,7 +99,8 @@ def read_rows(
 
     Args:
         path: path of the file.
-        columns_of: returns the columns of a task.
+        columns_of: returns the columns of a task; None: the rows have no task, which is then empty, and are read from the
+            standard columns.
         task: the task of all rows.
         task_column: the column that names the task of each row, if there is no single task.
         limits: how large the file and its cells may be.
@@ -109,17 +112,19 @@ def read_rows(
     Raises:
         InputError: if the file, or without ``unusable`` any of its rows, cannot be used; the message names their lines.
     """
-    has_lines, in_table = _has_lines(path), format_of(path) in _TABLES  # once, since they may look into a whole folder
-    if has_lines and task is None:
+    reader, in_table = reader_of(path), format_of(path) in _TABLES  # once, since they may look into a whole folder
+    has_lines = reader == "text"
+    if has_lines and task_column is not None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
-    _check_lines(path, columns_of, task)
-    reads = None if task is None or has_lines else columns_of(task)
-    wanted = None if reads is None or whole else reads.read
+    reads = None if columns_of is None or task is None else columns_of(task)
+    if has_lines and reads is not None:
+        _check_lines(path, reads)
     known: dict[str, TaskColumns] = {}
 
-    def named(record: Record, where: str) -> Named:
+    def columns_in(record: Record, where: str) -> TaskColumns | None:
         name = task if task_column is None else _task_of(record, task_column, where)
-        assert name is not None
+        if columns_of is None or name is None:
+            return None
         if name not in known:
             try:
                 known[name] = columns_of(name)
@@ -127,87 +132,57 @@ def read_rows(
                     known[name].check_beside(task_column)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
+        return known[name]
+
+    def row_in(record: Record, where: str) -> Named:
+        own = columns_in(record, where)
+        certificate = None if own is None else own.certificate
+        name = "" if certificate is None else certificate.task
         if has_lines:
-            return name, row_of_line(record["text"], where, known[name].certificate, limits), None
-        made = known[name].completed(record, where)
-        form = known[name].form_of(made, where, mixed=task_column is not None)
-        return name, row_of(made, where, form, in_table=in_table), record
+            return name, row_of_line(record["text"], where, certificate, limits), None
+        if own is None:
+            made, form = record, unnamed_form(record, where, "--task NAME, or --task-column NAME")
+        else:
+            made = own.completed(record, where)
+            form = own.form_of(made, where, mixed=task_column is not None)
+        row = row_of(made, where, form, in_table=in_table)
+        if seen is not None:
+            seen(record, where)
+        return name, row, record
 
-    reading = _Reading(path, limits, seen, unusable, LISTS if reads is None else reads.lists)
-    yield from reading.rows(named, wanted)
-
-
-def read_unnamed_rows(
-    path: Path,
-    limits: LimitsSpec = DEFAULTS,
-    seen: Callable[[Record, str], None] | None = None,
-    *,
-    whole: bool = False,
-    unusable: Unusable | None = None,
-) -> Iterator[tuple[Row, Record | None]]:
-    """Yield the rows of a file without task names, from the standard columns, each with its full record; see `read_rows`."""
-    has_lines, in_table = _has_lines(path), format_of(path) in _TABLES
-
-    def unnamed(record: Record, where: str) -> tuple[Row, Record | None]:
-        if has_lines:
-            return row_of_line(record["text"], where, None, limits), None
-        form = unnamed_form(record, where, "--task NAME, or --task-column NAME")
-        return row_of(record, where, form, in_table=in_table), record
-
-    yield from _Reading(path, limits, seen, unusable).rows(unnamed, None if whole else unnamed_columns())
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How a file is read; see `read_rows`."""
-
-    path: Path
-    limits: LimitsSpec
-    seen: Callable[[Record, str], None] | None
-    unusable: Unusable | None
-    lists: Set[str] = LISTS
-
-    def rows(self, row_in: Callable[[Record, str], _Row], columns: Set[str] | None) -> Iterator[_Row]:
-        """Yield what ``row_in`` makes of each record and its location; ``columns`` are those to read, or None for all."""
-        path, blank = self.path, 0  # the first blank line of those before this one
-        _check_file(path)
-        reader = reader_of(path)
-        has_lines, place = reader == "text", f"--input {path}"
-        faulty = UnusableRows(place)
-        leave_out = self.unusable or faulty
-        bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
-        if columns is not None and reader != "json":  # there, all rows have all columns
-            columns = None if has_lines else columns | ID_COLUMNS
-        wanted = Wanted(columns, self.lists, typed=columns is None)
-        for number, record in read_records(place, path, self.limits, wanted, bad=bad):
-            if has_lines and not record["text"].strip():
-                blank = blank or number  # no rows if nothing follows
-                continue
-            blanks = ((line, {"text": ""}) for line in range(blank, number)) if blank else ()
-            blank = 0
-            for at, found in chain(blanks, [(number, record)]):
-                where = f"{place}:{at}"
-                try:
-                    row = row_in(found, where)
-                    if self.seen is not None and not has_lines:
-                        self.seen(found, where)
-                except InputError as error:
-                    leave_out(at, str(error).removeprefix(f"{where}: "), found)
-                else:
-                    yield row
-        faulty.check()
+    _check_file(path)
+    columns: Set[str] | None = unnamed_columns() if columns_of is None else None if reads is None else reads.read
+    if whole or has_lines:
+        columns = None
+    elif columns is not None and reader != "json":  # there, all rows have all columns
+        columns |= ID_COLUMNS
+    wanted = Wanted(columns, LISTS if reads is None else reads.lists, typed=columns is None)
+    place = f"--input {path}"
+    faulty = UnusableRows(place)
+    leave_out = unusable or faulty
+    bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
+    blank = 0  # the first blank line of those before this one
+    for number, record in read_records(place, path, limits, wanted, bad=bad):
+        if has_lines and not record["text"].strip():
+            blank = blank or number  # no rows if nothing follows
+            continue
+        blanks = ((line, {"text": ""}) for line in range(blank, number)) if blank else ()
+        blank = 0
+        for at, found in chain(blanks, [(number, record)]):
+            where = f"{place}:{at}"
+            try:
+                row = row_in(found, where)
+            except InputError as error:
+                leave_out(at, str(error).removeprefix(f"{where}: "), found)
+            else:
+                yield row
+    faulty.check()
 
 
-def _has_lines(path: Path) -> bool:
-    return reader_of(path) == "text"
-
-
-def _check_lines(path: Path, columns_of: ColumnsOf, task: str | None) -> None:
+def _check_lines(path: Path, columns: TaskColumns) -> None:
     """Refuse words in columns in a file whose lines would be read as sentences."""
-    if task is None or not _has_lines(path) or not kind_of((columns := columns_of(task)).certificate).per_word:
-        return
     from_columns = columns.data is not None and columns.data.path == "conll"
-    if looks_like_columns(str(path), tagged=not from_columns):
+    if kind_of(columns.certificate).per_word and looks_like_columns(str(path), tagged=not from_columns):
         raise InputError(
             f"--input {path}: each line of this file looks like a word and its tag, as in CoNLL files, but in a .txt "
             "file each line is a sentence: give the file the suffix .conll, or send its lines to standard input"
@@ -241,21 +216,6 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
             "for all rows."
         )
     return name
-
-
-def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
-    if len(text) > limits.cell_chars:
-        raise InputError(
-            f"{where}: the text has more than {limits.cell_mb:g} million characters (limits.cell_mb). "
-            f"{limits.hint('cell_mb', len(text) / 1e6)}"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: {text[error.start]!a} is an unpaired surrogate, which is not valid text; repair it, for instance by "
-            "saving the text as UTF-8 again"
-        ) from error
 
 
 def _without_end(line: str) -> str:

@@ -240,15 +240,14 @@ class Session:
         Raises:
             InputError: if the rows cannot be read, or the task now has a different kind.
         """
-        from continual_petl.streams.preparation.prepare import encode_split
+        from continual_petl.streams.preparation.prepare import SplitData
 
         certificate, models = self.store.certificate(task.name), self.models
         name = name or certificate.counted_split
         if (task.name, name) not in self._splits:
             checked = self.rows(task, name)
-            self._splits[task.name, name] = encode_split(
-                checked, models.tokenizer, certificate.max_length, images=models.images
-            )
+            rows = checked.encode(models.tokenizer, certificate.max_length, models.images)
+            self._splits[task.name, name] = SplitData(rows=rows, digest=checked.digest)
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name, name]

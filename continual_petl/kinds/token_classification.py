@@ -113,7 +113,3 @@ class TokenClassification(OfClasses):
             for rows in (answers, references)
         )
         return predicted, expected
-
-    def row_of_line(self, line: str) -> list[str]:
-        """Return the words of a line."""
-        return line.split()

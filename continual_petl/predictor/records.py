@@ -308,7 +308,7 @@ class RowForm:
             texts = [value]
         for text in texts:
             if not text.isascii() and (half := half_character(text)) is not None:
-                raise BadText(f"it contains {half}, half of a surrogate pair, which is not a character")
+                raise BadText(f"no text, since {half} is half of a surrogate pair")
         return value if self.holds == "text" and not at_end else texts
 
     def unusable(self, where: str, name: str, value: Any, why: str) -> InputError:
@@ -346,9 +346,11 @@ def row_of(record: Record, where: str, form: RowForm, *, in_table: bool) -> Row:
         if form.holds in ("tokens", "messages") or (form.options and place):
             value = from_cell(value) if in_table else plain(value)
         try:
-            parts.append(form.read(place, value))
+            found = form.read(place, value)
         except ValueError as error:
             raise form.unusable(where, name, value, str(error)) from error
+        # A task on conversations takes texts too, and other tasks may read the same row.
+        parts.append(value if form.holds == "messages" and form.asked else found)
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, about
-from continual_petl.kind import HowEncoded, HowRead
+from continual_petl.kind import HowEncoded, HowRead, ReadRows
 from continual_petl.kind_registry import kind_of
-from continual_petl.streams.preparation.labels import check_class_weights, class_labels, read_label_names
+from continual_petl.streams.preparation.labels import check_class_weights, class_labels
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import Where, check_rows
+from continual_petl.streams.sources.label_file import names_of_labels
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -27,23 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Checked:
-    """Checked rows of a split."""
+class Checked(ReadRows):
+    """Checked rows of a split, all with keys: equal keys mean equal inputs."""
 
     task: TaskSpec
     where: Where
-    inputs: list[Any]
-    pairs: list[str] | None
-    answers: Any
-    """Labels or targets; like ``inputs`` and ``pairs``, an argument of `encode_rows`."""
-    names: list[Any]
-    """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
-    keys: list[str]
-    """A key for every row's inputs, without the label or target; equal keys mean equal inputs."""
     chat: ChatSpec | None = None
     """How conversations become text; ``inputs`` are then lists of messages, and ``answers`` the messages after them."""
-    options: list[tuple[str, ...]] | None = None
-    """The options of every row, if each row has its own."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,19 +42,13 @@ class Checked:
     def take(self, chosen: NDArray[np.int64]) -> Checked:
         """Return the chosen rows, in the given order."""
         rows = chosen.tolist()
-        return Checked(
-            task=self.task,
-            where=self.where.take(rows),
-            inputs=[self.inputs[row] for row in rows],
-            pairs=None if self.pairs is None else [self.pairs[row] for row in rows],
-            answers=self.answers[chosen]
-            if isinstance(self.answers, np.ndarray)
-            else [self.answers[row] for row in rows],
-            names=[self.names[row] for row in rows],
-            keys=[self.keys[row] for row in rows],
-            chat=self.chat,
-            options=None if self.options is None else [self.options[row] for row in rows],
-        )
+        columns = {each.name: getattr(self, each.name) for each in fields(ReadRows)}
+        taken: dict[str, Any] = {
+            name: values[chosen] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+            for name, values in columns.items()
+            if values is not None
+        }
+        return replace(self, where=self.where.take(rows), **taken)
 
     def encode(
         self,
@@ -150,11 +135,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
     if not kind_of(task).has_labels:
         return task.options, False
     given = train.labels_file or spec.resolved_labels(task)
-    if isinstance(given, str):
-        try:
-            given = read_label_names(given)
-        except InputError as error:
-            raise InputError(f"task {task.name!r}, {error}", key=("labels",)) from error
+    given = None if given is None else names_of_labels(task.name, "labels", given)
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
             f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, but the task has "
@@ -187,7 +168,7 @@ def check_split(
         rows: the rows as they were read.
         labels: from `labels_of`.
         positions: whether integers may be positions in ``labels``.
-        single_precision: see `regression_targets`.
+        single_precision: see `HowRead`.
 
     Raises:
         InputError: naming the rows that cannot be used and the reasons.
@@ -200,14 +181,5 @@ def check_split(
     read = kind_of(task).read_rows(task, rows, how)
     pairs = rows.pairs if read.pairs is None else read.pairs
     beside = pairs or read.options or [None] * len(rows)
-    return Checked(
-        task=task,
-        where=rows.where,
-        inputs=read.inputs,
-        pairs=pairs,
-        answers=read.answers,
-        names=read.names,
-        keys=read.keys or [json.dumps(row) for row in zip(read.inputs, beside, strict=True)],
-        chat=chat,
-        options=read.options,
-    )
+    keys = read.keys or [json.dumps(row) for row in zip(read.inputs, beside, strict=True)]
+    return Checked(**{**vars(read), "pairs": pairs, "keys": keys}, task=task, where=rows.where, chat=chat)

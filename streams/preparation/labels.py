@@ -50,14 +50,14 @@ def _label(value: Any) -> str:
 def label_name(value: Any) -> str | None:
     """Return the name for a value of a label column; ``None`` if it is not a valid label."""
     match value:
+        case str() if value:
+            return value
         case bool():
             return "true" if value else "false"
         case int():
             return str(value)
         case float() if value.is_integer():  # JSON and Arrow turn integer columns with missing values into floats
             return str(int(value))
-        case str() if value:
-            return value
     return None
 
 
@@ -95,7 +95,13 @@ def class_labels(
 
 
 def encode_labels(
-    where: Where, column: str, names: Sequence[str], labels: tuple[str, ...], *, positions: bool
+    where: Where,
+    column: str,
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    *,
+    positions: bool,
+    key: str = "`labels`",
 ) -> NDArray[np.int64]:
     """Return the class index of every row, ``(N,)``.
 
@@ -105,6 +111,7 @@ def encode_labels(
         names: the label of every row.
         labels: the classes in order.
         positions: whether integers may be positions in ``labels``; only true if ``labels`` was given explicitly.
+        key: where the labels are written, for messages.
 
     Raises:
         InputError: if a label is not among ``labels``; the message names the rows.
@@ -112,7 +119,7 @@ def encode_labels(
     index = label_index(labels, positions=positions)
     faults = unknown_faults(enumerate(names), index, "label")
     if faults:
-        raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
+        raise_faults(where, column, faults, unknown_rule(labels, positions=positions, key=key))
     import numpy as np
 
     return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
@@ -133,8 +140,7 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
 def unknown_rule(labels: tuple[str, ...], *, positions: bool, key: str = "`labels`") -> str:
     """Describe the known labels, and how to correct rows that have a different one."""
     source = f"the list {key}" if positions or key != "`labels`" else "the training rows"
-    known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
-    rule = f"The classes are those of {source}: {known}"
+    rule = f"The classes are those of {source}: {known_names([*map(repr, labels)])}"
     rule += f", or their positions 0 to {len(labels) - 1}" if _also_positions(labels, positions) else ""
     return f"{rule}. Repair or remove these rows, or write all classes under {key}."
 
@@ -152,7 +158,7 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
         raise InputError(
             f"task {task!r}, training.class_weights: {known_names([*hinted, *map(repr, unknown[SHOWN:])])} "
             f"{'is not a label' if len(unknown) == 1 else 'are not labels'} of this task; its labels are "
-            f"{', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
+            f"{known_names([*map(repr, labels)])}.",
             key=("training", "class_weights"),
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.sources.cells import as_list
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.sources.checks import Where, read_cells, show
 
 _ENTRY = r"(?:[01](?:\.0*)?|true|false)"
 _SPACED = re.compile(rf"\[?\s*{_ENTRY}(?:[\s,;]+{_ENTRY})+\s*\]?|\[\s*{_ENTRY}\s*\]", re.ASCII | re.IGNORECASE)
@@ -57,12 +57,16 @@ def named_rows(where: Where, column: str, rows: Sequence[Sequence[bool]], labels
     Raises:
         InputError: if a row is empty; the message names these rows.
     """
-    faults = [Fault(row=number, what="empty") for number, row in enumerate(rows) if not row]
+
+    def names_in(row: Sequence[bool]) -> list[str]:
+        if not row:
+            raise ValueError("empty")
+        return [label for label, flag in zip(labels, row, strict=True) if flag]
+
     rule = (
         f"The other rows are lists of {len(labels)} zeros and ones, one for each label: write all zeros for no label."
     )
-    raise_faults(where, column, faults, rule)
-    return [[label for label, flag in zip(labels, row, strict=True) if flag] for row in rows]
+    return read_cells(where, column, rows, names_in, rule)
 
 
 def names_by_column(where: Where, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
@@ -71,17 +75,17 @@ def names_by_column(where: Where, columns: Sequence[str], rows: Sequence[Sequenc
     Raises:
         InputError: if a cell is neither 0 nor 1; the message names the first column with such cells, and its rows.
     """
-    flags = [[_flag(cell.removesuffix(".0") if isinstance(cell, str) else cell) for cell in row] for row in rows]
-    for place, column in enumerate(columns):
-        faults = [
-            Fault(row=number, what="missing" if row[place] in (None, "") else f"{show(row[place])} is neither 0 nor 1")
-            for number, row in enumerate(rows)
-            if flags[number][place] is None
-        ]
-        raise_faults(
-            where, column, faults, "A column of columns.label needs 0 or 1 in every row; repair or remove these rows."
-        )
-    return [[name for name, flag in zip(columns, row, strict=True) if flag] for row in flags]
+    rule = "A column of columns.label needs 0 or 1 in every row; repair or remove these rows."
+    by_column = zip(columns, zip(*rows, strict=True), strict=True)
+    flags = [read_cells(where, column, cells, _zero_or_one, rule) for column, cells in by_column]
+    return [[name for name, flag in zip(columns, row, strict=True) if flag] for row in zip(*flags, strict=True)]
+
+
+def _zero_or_one(cell: Any) -> bool:
+    flag = _flag(cell.removesuffix(".0") if isinstance(cell, str) else cell)
+    if flag is None:
+        raise ValueError("missing" if cell in (None, "") else f"{show(cell)} is neither 0 nor 1")
+    return flag
 
 
 def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
@@ -95,13 +99,14 @@ def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
     length, often = lengths.most_common(1)[0] if lengths else (0, 0)
     if 2 * often <= len(rows) or not any(row and len(row) == length and len({*row}) < length for row in rows):
         return
-    faults = [
-        Fault(row=number, what="missing" if value is None else f"{show(value)} is not of this form")
-        for number, (value, row) in enumerate(zip(values, rows, strict=True))
-        if row is None or len(row) != length
-    ]
+
+    def of_this_form(row: tuple[Any, list[bool] | None]) -> None:
+        value, flags = row
+        if flags is None or len(flags) != length:
+            raise ValueError("missing" if value is None else f"{show(value)} is not of this form")
+
     rule = f"The other rows are lists of {length} zeros and ones (multi-hot): write these rows like them."
-    raise_faults(where, column, faults, rule)
+    read_cells(where, column, [*zip(values, rows, strict=True)], of_this_form, rule)
 
 
 def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[str, ...] | None) -> None:
@@ -154,13 +159,13 @@ def _check_no_flags(where: Where, column: str, values: Sequence[Any], labels: tu
     if {"true", "false"} <= {*(labels or ())}:
         return
     check_even(where, column, values)
-    faults = [
-        Fault(row=number, what=f"{show(value)} holds true or false")
-        for number, value in enumerate(values)
-        if any(isinstance(entry, bool) for entry in as_list(value) or ())
-    ]
     rule = "Write one entry for each label in every row (multi-hot), or the names of the labels that apply to it."
-    raise_faults(where, column, faults, rule)
+    read_cells(where, column, values, _without_flags, rule)
+
+
+def _without_flags(value: Any) -> None:
+    if any(isinstance(entry, bool) for entry in as_list(value) or ()):
+        raise ValueError(f"{show(value)} holds true or false")
 
 
 def _flags(value: Any) -> list[bool] | None:

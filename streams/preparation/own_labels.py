@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from continual_petl.errors import InputError, about
-from continual_petl.streams.preparation.labels import label_index, label_names, unknown_rule
-from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
+from continual_petl.streams.preparation.labels import encode_labels, label_names
+from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.protocols.splitting import left_out_notice
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import raise_faults
-from continual_petl.streams.sources.label_file import read_label_names
+from continual_petl.streams.sources.label_file import names_of_labels
 from continual_petl.streams.sources.split_rows import SplitRows
 
 _KEY = "`all_labels` (with split: `labels`)"
@@ -36,7 +35,7 @@ def own_rows(
     """
     if task.all_labels is None:
         return dict(splits), None
-    own = _named(task, "labels", spec.resolved_labels(task)) if own is None else own
+    own = names_of_labels(task.name, "labels", spec.resolved_labels(task) or ()) if own is None else own
     kept: dict[SplitName, SplitRows] = {}
     counts: dict[str, tuple[int, int]] = {}
     for name, rows in splits.items():
@@ -49,13 +48,10 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
     labels = _all_labels(spec, task, rows, own)
     column, where = str(task.columns.read_by(task.kind)["label"]), rows.where
     positions = rows.class_names is None
-    index = label_index(labels, positions=positions)
     names = label_names(where, column, rows.answers)
-    unknown = unknown_faults(enumerate(names), index, "label")
-    if unknown:
-        with about("all_labels"):
-            raise_faults(where, column, unknown, unknown_rule(labels, positions=positions, key=_KEY))
-    answers = [labels[index[name]] for name in names]
+    with about("all_labels"):
+        numbers = encode_labels(where, column, names, labels, positions=positions, key=_KEY)
+    answers = [labels[number] for number in numbers.tolist()]
     chosen = [row for row, answer in enumerate(answers) if answer in own]
     if not chosen:
         raise InputError(
@@ -75,11 +71,8 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
 
 def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) -> tuple[str, ...]:
     """Return all labels of the data, as listed next to a local copy or in the stream."""
-    written = _named(task, "all_labels", spec.resolved_all_labels(task))
-    if rows.labels_file is None:
-        labels, source = written, "all_labels"
-    else:
-        labels, source = _named(task, "all_labels", rows.labels_file), rows.labels_file
+    source = rows.labels_file or "all_labels"
+    labels = names_of_labels(task.name, "all_labels", rows.labels_file or spec.resolved_all_labels(task) or ())
     if unknown := sorted(own.difference(labels)):
         raise InputError(
             f"task {task.name!r}: its label {unknown[0]!r} is not in {source}{nearest(unknown[0], labels)}, which lists all "
@@ -87,13 +80,3 @@ def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]
             key=("labels",),
         )
     return labels
-
-
-def _named(task: TaskSpec, key: str, labels: tuple[str, ...] | str | None) -> tuple[str, ...]:
-    assert labels is not None  # validated
-    if not isinstance(labels, str):
-        return labels
-    try:
-        return read_label_names(labels)
-    except InputError as error:
-        raise InputError(f"task {task.name!r}, {error}", key=(key,)) from error

@@ -282,24 +282,3 @@ def check_again(
     if carved:
         checked = hold_out(spec, task, checked)[split == "validation"]
     return limited(spec, task, split, checked)
-
-
-def encode_split(
-    checked: Checked,
-    tokenizer: PreTrainedTokenizerBase | None,
-    max_length: int,
-    *,
-    images: ImageProcessing | None = None,
-) -> SplitData:
-    """Tokenise one split of a task that was learned before.
-
-    Args:
-        checked: its rows, from :func:`check_again`.
-        tokenizer: the fast tokenizer of the backbone; not needed for images.
-        max_length: maximum tokens per row.
-        images: the preprocessing of the backbone, for images.
-
-    Raises:
-        InputError: if a row cannot be used.
-    """
-    return SplitData(rows=checked.encode(tokenizer, max_length, images), digest=checked.digest)

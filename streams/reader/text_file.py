@@ -241,8 +241,7 @@ class TextFile:
         if name == "zip" and _is_workbook(self.path):
             return InputError(f"{self.place}: this is {_SPREADSHEET}.")
         return InputError(
-            f"{self.place}: this is a {name} file, which is not supported: unpack it, and give the file inside, plain or "
-            "as .gz"
+            f"{self.place}: this is a {name} file, which is not supported: unpack it, and give the file inside"
         )
 
     def _bad_byte(self) -> InputError:
@@ -310,12 +309,7 @@ def refuse_other(place: str, path: str) -> None:
             raise InputError(f"{place}: this is {what}.")
     packing = _packing_by(head)
     if packing is not None and path.lower().endswith(_BINARY):
-        if packing == "zip" and _is_workbook(path):
-            raise InputError(f"{place}: this is {_SPREADSHEET}.")
-        raise InputError(
-            f"{place}: this is a {packing} file in spite of its name: unpack it, and give the file inside, or name it for "
-            "what it holds"
-        )
+        raise TextFile(path, place)._archive(packing)
     # A server ends its answer without a new line. In a text file, where each line is a row, this tells it from a row.
     is_line = path.lower().endswith(".txt")
     if head in _ANSWERS if is_line else start.rstrip().lower() in map(bytes.lower, _ANSWERS):

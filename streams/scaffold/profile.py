@@ -14,7 +14,7 @@ from continual_petl.streams.reader.folders import IMAGES
 from continual_petl.streams.scaffold.column_names import LABEL, LABELS
 from continual_petl.streams.sources.cells import as_list, from_cell, split_cell
 from continual_petl.streams.sources.conversations import is_message
-from continual_petl.streams.sources.running_text import is_prose
+from continual_petl.streams.sources.split_rows import is_prose
 
 Holds = Literal[
     "text",

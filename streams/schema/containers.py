@@ -156,6 +156,17 @@ def records(columns: Mapping[str, Sequence[Any]], number: int) -> list[Record]:
     return [{name: cells[row] for name, cells in columns.items()} for row in range(number)]
 
 
+def records_of(columns: Mapping[str, Sequence[Any]], place: str) -> list[Record]:
+    """Return the rows of one or more columns; raises `InputError` if they are of different lengths."""
+    lengths = {name: len(cells) for name, cells in columns.items()}
+    if len({*lengths.values()}) > 1:
+        listed = ", ".join(f"{name!r} {length:,}" for name, length in [*lengths.items()][:5])
+        raise InputError(
+            f"{place}: the columns are of different lengths: {listed}; give one cell per row in each of them"
+        )
+    return records(columns, next(iter(lengths.values())))
+
+
 def check_aligned(columns: Mapping[str, Any], what: str) -> None:
     """Refuse Series of pandas with different indexes: a DataFrame would match their cells by index, not by place."""
     found = [column.index for column in columns.values() if hasattr(column, "isna") and hasattr(column, "index")]

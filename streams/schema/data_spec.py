@@ -18,7 +18,7 @@ from continual_petl._strict_model import AS_TEXT as AS_TEXT
 from continual_petl._strict_model import TAG as TAG
 from continual_petl._strict_model import UserSpec
 from continual_petl.kind_registry import kinds
-from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records, rows_in
+from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records_of, rows_in
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -233,17 +233,10 @@ def _rows(value: Any, split: str) -> Any:
         return value
     columns = record_of(value)
     if columns is not None:  # each value is a column
-        lengths = {len(cells) if is_column(cells) else -1 for cells in columns.values()}
-        if not lengths or -1 in lengths:
+        if not columns or not all(map(is_column, columns.values())):
             return value
-        if len(lengths) > 1:
-            listed = ", ".join(f"{name!r} {len(cells):,}" for name, cells in [*columns.items()][:5])
-            raise ValueError(
-                f"{split}: the columns are of different lengths: {listed}; give one cell per row in each of them"
-            )
         check_aligned(columns, split)
-        columns = {name: rows_in(cells, split) for name, cells in columns.items()}
-        found: list[Any] = list(records(columns, *lengths))
+        found: list[Any] = records_of({name: rows_in(cells, split) for name, cells in columns.items()}, split)
     else:
         found = rows_in(value, split)
     read = (row if isinstance(row, dict) else record_of(row) or row for row in found)

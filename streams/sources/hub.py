@@ -12,7 +12,6 @@ from typing import Any
 
 from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError
-from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
@@ -29,13 +28,6 @@ def from_hub(
     Raises:
         InputError: if the data set cannot be loaded, lacks the training split or a column, or has a text that is too long.
     """
-    with memory_reported(f"task {task!r}, data {data.path}"):
-        return _from_hub(task, data, columns, splits, limits)
-
-
-def _from_hub(
-    task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName], limits: LimitsSpec
-) -> dict[SplitName, SplitRows]:
     import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
 
     loaded: dict[SplitName, datasets.Dataset] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import find_kind
@@ -22,25 +21,11 @@ from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, has_fields, needed
 
 
-class Taken(NamedTuple):
-    """What is read of the table of a split, and what becomes of it."""
-
-    take: Callable[[Where, Table], SplitRows]
-    """Converts the table to rows."""
-    wanted: Wanted
-    """What it needs of the files."""
-
-    @classmethod
-    def of(
-        cls,
-        take: Callable[[Where, Table], SplitRows],
-        data: DataSpec | None,
-        *columns: Columns,
-    ) -> Taken:
-        """Return what is read for some choices of columns, by their keys."""
-        templates, written = (data and data.templates) or {}, (data and data.lists) or {}
-        lists = frozenset[str]().union(*(list_columns(read, written) for read in columns))
-        return cls(take, Wanted(frozenset(written).union(*(needed(read, templates) for read in columns)), lists))
+def wanted_of(data: DataSpec | None, *columns: Columns) -> Wanted:
+    """Return what is read of files for some choices of columns, by their keys, with the templates and lists of ``data``."""
+    templates, written = (None, ()) if data is None else (data.templates, data.lists or ())
+    lists = frozenset[str]().union(*(list_columns(read, written) for read in columns))
+    return Wanted(frozenset(written).union(*(needed(read, templates) for read in columns)), lists)
 
 
 LABELS_FILE = "labels.json"
@@ -87,8 +72,12 @@ def labels_file(task: str, path: str, kind: str) -> str | None:
     return None
 
 
-def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) -> Taken:
-    """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
+def taker(
+    data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None
+) -> tuple[Callable[[Where, Table], SplitRows], Wanted]:
+    """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones; and
+    what it needs of the files.
+    """
     hub = columns.read_by(kind)
     usual = ColumnsSpec(
         label="label" if isinstance(columns.label, str) else columns.label,  # one column cannot stand for several
@@ -110,7 +99,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) ->
         columns, made_by = (hub, data) if as_on_hub else (usual, None)
         return pick(where, table, columns, made_by, labels_file=names)
 
-    return Taken.of(take, data, hub, usual)
+    return take, wanted_of(data, hub, usual)
 
 
 def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:

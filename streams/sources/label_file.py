@@ -50,3 +50,11 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
         what = f"{', '.join(map(repr, twice))} more than once" if twice else counted(len(names), "name")
         raise InputError(f"labels: {path} holds {what}; it must be a JSON list of at least two different names.")
     return names
+
+
+def names_of_labels(task: str, key: str, labels: tuple[str, ...] | str) -> tuple[str, ...]:
+    """Return the labels of a task, which are in a file if they are a path; errors are about ``key`` of the task."""
+    try:
+        return labels if isinstance(labels, tuple) else read_label_names(labels)
+    except InputError as error:
+        raise InputError(f"task {task!r}, {error}", key=(key,)) from error

@@ -28,7 +28,6 @@ from continual_petl.streams.schema.data_spec import is_url, local_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.checks import names_in, nearest_to
-from continual_petl.streams.sources.split_folders import split_folders
 
 ALIASES: dict[str, SplitName] = {
     "train": "train",
@@ -89,7 +88,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         below = [entry.path for entry in entries_of(path)]
         named = [each for each in below if split_of(each) and not os.path.isdir(each) and reader_of(each)]
         _refuse_folders(here, named, below)
-        found = _by_split(here, _files(here, named)) or split_folders(here, path, ALIASES)
+        found = _by_split(here, _files(here, named)) or _split_folders(here, path)
         if not found:
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
@@ -214,6 +213,47 @@ def _check_parts(here: str, split: str, numbers: Sequence[int], total: int) -> N
         f"the numbers {known_names([*map(str, numbers)], limit=5)}: copy or download all of them, or list the files to "
         f"read under data.data_files: {{{split}: ...}}"
     )
+
+
+def _split_folders(here: str, path: str) -> dict[SplitName, list[str]]:
+    """Return the folder of each split, or the folder itself as the training split; nothing if its content is not known.
+
+    Args:
+        here: beginning of the messages.
+        path: a folder without files that are named after splits.
+
+    Raises:
+        InputError: if two folders are named after the same split, rows are in a folder beside those of the splits, or it is
+            unclear whether folders are splits or classes.
+    """
+    below = entries_of(path)
+    folders = {entry.name: entry.path for entry in below if entry.name.lower() in ALIASES and entry.is_dir()}
+    if reader_of(path) is not None:
+        if folders and len(folders) == len(below):
+            raise InputError(
+                f"{here}: the folders {known_names([*folders])} are named after splits, but they hold images without a "
+                "class: put each image into a folder of its class, as in train/cat/1.png; if these are the classes, give the "
+                "folders other names"
+            )
+        return {"train": [path]}
+    found: dict[SplitName, list[str]] = {}
+    for name, folder in folders.items():
+        if reader_of(folder) is not None:
+            found.setdefault(ALIASES[name.lower()], []).append(folder)
+    for split, several in found.items():
+        if len(several) > 1:
+            raise InputError(
+                f"{here}: more than one folder could be the {split} split: {', '.join(several)}. Keep one, or give the "
+                "others another name"
+            )
+    others = [entry.path for entry in below if entry.name not in folders and entry.is_dir()] if found else []
+    # A saved data set may have more splits, as on the Hub.
+    if unused := [folder for folder in others if reader_of(folder) == "images"]:
+        raise InputError(
+            f"{here}: beside the folders of the splits, there are rows in {', '.join(unused)}, which is not named after a "
+            "split: name it train, validation or test, or move it away"
+        )
+    return {split: found[split] for split in SPLITS if split in found}
 
 
 def _no_such_path(path: str) -> str:

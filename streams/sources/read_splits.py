@@ -12,13 +12,15 @@ from functools import cache
 from typing import Any, cast
 
 from continual_petl.errors import InputError
+from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
+from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.data_spec import READERS, is_url, local_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.hub import from_hub
-from continual_petl.streams.sources.hub_copies import Taken, check_copy, labels_file, taker
+from continual_petl.streams.sources.hub_copies import check_copy, labels_file, taker, wanted_of
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
 from continual_petl.streams.sources.row_ids import ID_COLUMNS, FilesRead
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
@@ -53,7 +55,7 @@ def read_splits(
     """
     read = columns.read_by(kind)
     spec = data if isinstance(data, DataSpec) else None
-    files = _Files(task, Taken.of(lambda where, table: pick(where, table, read, spec), spec, read), splits, limits)
+    files = _Files(task, lambda where, table: pick(where, table, read, spec), wanted_of(spec, read), splits, limits)
     if isinstance(data, str):
         return files.of_path(data)
     if isinstance(data, Mapping):
@@ -69,9 +71,11 @@ def read_splits(
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if data.local is not None:
         path = check_copy(task, data)
-        return replace(files, source=taker(data, columns, kind, labels_file(task, path, kind))).of_path(path)
+        take, wanted = taker(data, columns, kind, labels_file(task, path, kind))
+        return replace(files, take=take, wanted=wanted).of_path(path)
     if not data.is_local:
-        return from_hub(task, data, read, splits, limits)
+        with memory_reported(f"task {task!r}, data {data.path}"):
+            return from_hub(task, data, read, splits, limits)
     return files.of_path(data.data_dir or data.path, data) if data.data_files is None else files.named(data)
 
 
@@ -80,7 +84,9 @@ class _Files:
     """The files of a task, to be read."""
 
     task: str
-    source: Taken
+    take: Callable[[Where, Table], SplitRows]
+    """Converts the table of a split to rows."""
+    wanted: Wanted
     splits: Sequence[SplitName]
     limits: LimitsSpec
 
@@ -123,14 +129,14 @@ class _Files:
         self, files: Mapping[SplitName, Sequence[str]], spec: DataSpec | None, reader: str | None = None
     ) -> dict[SplitName, SplitRows]:
         def table(name: SplitName) -> Table:
-            return read_table(self.task, files[name], self.source.wanted, self.limits, reader)
+            return read_table(self.task, files[name], self.wanted, self.limits, reader)
 
         found, expressions, read_once = {}, None if spec is None else spec.split, cache(table)
         for split in (split for split in SPLITS if split in (expressions or files) and split in self.splits):
             origin = expressions[split] if expressions else ", ".join(files[split])
-            as_read = None if expressions else FilesRead.of(files[split], reader, self.source.wanted.lists)
+            as_read = None if expressions else FilesRead.of(files[split], reader, self.wanted.lists)
             where = Where(task=self.task, split=split, origin=origin, files=as_read)
-            found[split] = self.source.take(where, _part(where, files, read_once) if expressions else table(split))
+            found[split] = self.take(where, _part(where, files, read_once) if expressions else table(split))
         return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
@@ -13,11 +14,17 @@ from continual_petl.streams.schema.option_columns import cells_of, names_of
 from continual_petl.streams.schema.stream_spec import DataSpec
 from continual_petl.streams.sources.cells import split_cells
 from continual_petl.streams.sources.checks import Where, columns_there
-from continual_petl.streams.sources.running_text import is_prose
 from continual_petl.streams.sources.templates import fill_templates
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the column names; the last is the label or target."""
+
+_LOOKED_AT = 1_000
+"""Maximum number of values inspected per column."""
+_IDEOGRAPHS = "\u2e80"
+"""From this character on, most scripts are written without spaces, and one character is roughly a word."""
+_FEWEST = 2.0
+"""Minimum average number of words per value."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,3 +121,26 @@ def named(answer: Any, names: tuple[str, ...]) -> Any:
     if isinstance(answer, list):
         return [named(entry, names) for entry in answer]
     return None if answer is None or answer < 0 else names[answer]
+
+
+def num_words(text: str) -> int:
+    """Return the approximate number of words in a text; a text without letters has none.
+
+    Example:
+        >>> num_words("a short text"), num_words("2024-01-31 12:00"), num_words("https://a.org/b")
+        (3, 0, 1)
+    """
+    if not any(map(str.isalpha, text)):
+        return 0
+    return max(len(text.split()), sum(character >= _IDEOGRAPHS for character in text))
+
+
+def is_prose(values: Sequence[Any]) -> bool:
+    """Return whether the non-missing values are texts of at least two words on average."""
+    known = list(islice((value for value in values if value is not None and value != ""), _LOOKED_AT))
+    if not known or not all(isinstance(value, str) for value in known):
+        return False
+    # Lists that a CSV file encodes as JSON are not texts.
+    if all(value.startswith("[") for value in known):
+        return False
+    return sum(map(num_words, known)) / len(known) >= _FEWEST

@@ -119,13 +119,13 @@ def test_another_kind_of_file_is_refused_in_one_sentence(
 
 
 def test_rows_are_not_read_from_a_yaml_file(files: Path) -> None:
-    from continual_petl.cli.rows_in import read_unnamed_rows
+    from continual_petl.cli.rows_in import read_rows
     from continual_petl.errors import InputError
 
     with pytest.raises(
         InputError, match="this is the file of a sweep, but a file with rows to predict is expected here"
     ):
-        list(read_unnamed_rows(Path("sweep.yaml")))
+        list(read_rows(Path("sweep.yaml")))
 
 
 @pytest.mark.parametrize(("load", "kind"), [(load_stream, "stream"), (load_task, "task"), (load_sweep, "sweep")])

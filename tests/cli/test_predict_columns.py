@@ -128,9 +128,9 @@ def test_columns_of_the_data_take_precedence_as_a_group(
         ("plain", {f"c{number}": "w1" for number in range(25)}, "'c18', 'c19' and 5 more. Rename the column to match."),
         ("twice", {"question": "w1", "other": None, "text": "w1", "text_pair": "w2"},
          "task 'twice' reads the column 'other', which is null here: fill it, or leave the row out."),
-        ("topics", {"question": 3}, "task 'topics' reads the column 'question' as text; here it holds 3. Write it in "),
+        ("topics", {"question": 3}, "task 'topics' reads the column 'question' as a text; here it holds 3. Write it "),
         ("entities", {"words": ["w1", 2]},
-         "reads the column 'words' as a list of words, or as text with spaces between the words; here it holds ['w1', 2]."),
+         "reads the column 'words' as a list of words, or a text with spaces between the words; here it holds ['w1', 2]"),
     ],
 )  # fmt: skip
 def test_missing_column_error_gives_both_names(

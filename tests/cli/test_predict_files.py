@@ -370,7 +370,9 @@ def test_many_reasons_are_counted(run: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["predict", str(run), "--task", "yesno", *rows_file(tmp_path, "r.jsonl", content)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].endswith("r.jsonl: 30 rows cannot be used:")
-    assert "r.jsonl:5: task 'yesno' reads the column 'text' as text; here it holds 4. Write it in this form" in said[5]
+    assert (
+        "r.jsonl:5: task 'yesno' reads the column 'text' as a text; here it holds 4. Write it in this form" in said[5]
+    )
     assert said[6] == "and 25 more rows for other reasons"
 
 

@@ -123,7 +123,7 @@ def test_rows_are_texts_or_messages_alone_or_mixed_with_other_tasks(learned: Pat
         ([[user("w1"), assistant("w2")]], "the last message has the role assistant; it must be user"),
         ([[assistant("w2"), user("w1")]], "message 1, the first after any system message, has the role assistant"),
         ([[]], "empty"),
-        ([7], "7 is of type int, not a list of messages"),
+        ([7], "row 1 is 7; each row of this task is the text of a user message, or a list"),
         ([" "], "message 1 (role user) is empty"),
         ([[{"role": "tool", "content": "w1"}]], "message 1 has role 'tool'"),
     ],

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.prepare import SplitData, TaskData, check_again, encode_split, prepare_task
+from continual_petl.streams.preparation.prepare import SplitData, TaskData, check_again, prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
 TRAIN = [{"text": f"w{number % 40} w{number // 40}", "label": "ab"[number % 2]} for number in range(80)]
@@ -242,7 +242,8 @@ def test_invalid_rows_are_refused(tokenizer: PreTrainedTokenizerFast, rows: list
 def _again(tokenizer: PreTrainedTokenizerFast, data: Any, labels: tuple[str, ...] | None, **options: Any) -> SplitData:
     split = options.pop("split", "test")
     spec = _spec(data, **options)
-    return encode_split(check_again(spec, spec.tasks[0], split=split, labels=labels), tokenizer, 16)
+    checked = check_again(spec, spec.tasks[0], split=split, labels=labels)
+    return SplitData(rows=checked.encode(tokenizer, 16, None), digest=checked.digest)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

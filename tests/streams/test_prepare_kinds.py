@@ -20,7 +20,7 @@ from continual_petl.kind_registry import kind_names
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
-from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, encode_split, prepare_task
+from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, prepare_task
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
 from continual_petl.streams.sources.read_splits import read_splits
 from tests.kinds import GENERATIVE, LABELLED
@@ -122,9 +122,8 @@ def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFa
     first = _prepare(tokenizer, kind, data)
     for split in ("train", "validation", "test"):
         checked = check_again(spec, spec.tasks[0], split=split, labels=first.labels)
-        again = encode_split(checked, tokenizer, 24, images=images())
-        assert again.digest == first.digests[split]
-        assert _content(again.rows) == _content(getattr(first, split))
+        assert checked.digest == first.digests[split]
+        assert _content(checked.encode(tokenizer, 24, images())) == _content(getattr(first, split))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,7 +40,7 @@ MAX_ROWS = 1000
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     from continual_petl.cli._console import out, print_json
-    from continual_petl.cli.rows_in import read_unnamed_rows
+    from continual_petl.cli.rows_in import read_rows
     from continual_petl.engine.run import Run
     from continual_petl.store.open_run import check_can_route
 
@@ -54,8 +54,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         )
     rows = None
     if target not in known:
-        given = read_unnamed_rows(Path(target))
-        rows = [row for row, _ in islice(given, MAX_ROWS)]
+        given = read_rows(Path(target))
+        rows = [row for _, row, _ in islice(given, MAX_ROWS)]
         deque(given, 0)  # faults are reported after the last row
     distances = run.similar(target if rows is None else rows)
     ranked = [

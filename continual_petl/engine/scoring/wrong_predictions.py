@@ -26,7 +26,6 @@ from continual_petl.report.wrong_predictions import WrongPredictions, WrongRow
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.checked_rows import Checked
-from continual_petl.streams.preparation.prepare import encode_split
 from continual_petl.streams.sources.conversations import is_message
 
 
@@ -53,7 +52,7 @@ def _wrong_predictions(session: Session, task: str, limit: int) -> WrongPredicti
     if isinstance(checked, str):
         return _without(known, checked)
     models = session.models
-    rows = encode_split(checked, models.tokenizer, certificate.max_length, images=models.images).rows
+    rows = checked.encode(models.tokenizer, certificate.max_length, models.images)
     with predicting(models, task, as_committed=True) as (learner, _):
         outputs = outputs_of(session, learner, rows)
     if kind_of(certificate).per_word:

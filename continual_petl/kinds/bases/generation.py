@@ -14,7 +14,7 @@ from continual_petl.streams.preparation.spelling_notices import nearest, unknown
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import OPTIONS, TEXTS, options_in, text_in
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, read_cells, show
+from continual_petl.streams.sources.checks import Where, raise_faults, read_cells, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -134,13 +134,8 @@ def _check_among(
 ) -> None:
     """Check that every target is one of the options of the task or of its row, if there are any."""
     if row_options is not None:
-        wrong = [
-            Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}{nearest(text, own)}")
-            for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
-            if text not in own
-        ]
         rule = "Every target must be one of its row's options, character for character: repair or remove these rows."
-        raise_faults(where, column, wrong, rule)
+        read_cells(where, column, [*zip(targets, row_options, strict=True)], _option, rule)
     if options is None:
         return
     known = dict.fromkeys(options)  # ordered, so that the hints are always the same
@@ -151,3 +146,10 @@ def _check_among(
     )
     with about("options"):
         raise_faults(where, column, faults, rule)
+
+
+def _option(row: tuple[str, Sequence[str]]) -> str:
+    text, own = row
+    if text not in own:
+        raise ValueError(f"{show(text)} is not among {known_names([*map(show, own)])}{nearest(text, own)}")
+    return text

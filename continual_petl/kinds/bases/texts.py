@@ -26,7 +26,7 @@ class OfTexts(Kind):
         if rows.pairs is not None:
             read_cells(rows.where, str(task.columns.text_pair), rows.pairs, text_in, TEXTS)
         answers, names = self.read_answers(task, rows, inputs, how)
-        return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys)
+        return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys or [])
 
     def read_inputs(self, task: TaskSpec, rows: SplitRows, folder: str | None) -> tuple[list[Any], list[str] | None]:
         """Return checked inputs, and a key for each, or None if they are texts, which are their own keys.
