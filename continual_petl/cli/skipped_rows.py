@@ -6,6 +6,7 @@ Rows that are left out are written with the reason to a file beside the output.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,19 +33,18 @@ class UnusableRows:
     def __init__(self, place: str) -> None:
         self._place, self._count = place, 0
         self._numbers: dict[str, list[str]] = {}
-        self._more: dict[str, int] = {}
+        self._named = Counter[str]()
 
     def __call__(self, number: int, reason: str, record: Record) -> None:
         """Add a row."""
         self._count += 1
         if reason not in self._numbers and len(self._numbers) >= _SHOWN:
             return
+        self._named[reason] += 1
         numbers = self._numbers.setdefault(reason, [])
         if len(numbers) < _SHOWN:
             own = id_in(record)
             numbers.append(f"{number}" if own is None else f"{number} ({own})")
-        else:
-            self._more[reason] = self._more.get(reason, 0) + 1
 
     def check(self) -> None:
         """Raise `InputError` if there are any."""
@@ -52,12 +52,11 @@ class UnusableRows:
             return
         said = []
         for reason, numbers in self._numbers.items():
-            more = f" and {self._more[reason]:,} more" if reason in self._more else ""
-            said.append(f"{self._place}:{', '.join(numbers)}{more}: {reason}")
-        rest = self._count - sum(map(len, self._numbers.values())) - sum(self._more.values())
+            rest = self._named[reason] - len(numbers)
+            said.append(f"{self._place}:{', '.join(numbers)}{f' and {rest:,} more' if rest else ''}: {reason}")
         if len(said) > 1:
             said.insert(0, f"{self._place}: {self._count:,} rows cannot be used:")
-        if rest:
+        if rest := self._count - self._named.total():
             said.append(f"and {rest:,} more rows for other reasons")
         raise InputError("\n".join(said))
 

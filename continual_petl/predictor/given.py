@@ -98,7 +98,8 @@ class Given:
         groups: dict[Hashable, list[str]] = {}
         for task in tasks:
             columns = self._columns(task)
-            key = (columns.own, columns.standard, columns.made, kind_of(columns.certificate).per_word)
+            made = None if columns.data is None else repr((columns.data.templates, columns.data.lists))
+            key = (columns.own, columns.standard, made, kind_of(columns.certificate).per_word)
             groups.setdefault(key, []).append(task)
         return [*groups.values()]
 

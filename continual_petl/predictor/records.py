@@ -141,12 +141,6 @@ class TaskColumns:
         return {name: template for name, template in made.items() if name in self.own}
 
     @property
-    def made(self) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """The templates and the marks of lists that make its rows, by which tasks with the same columns still differ."""
-        marks = sorted((name, mark) for name, mark in self._marks.items() if name in self.read)
-        return tuple(sorted(self._templates.items())), tuple(marks)
-
-    @property
     def _marks(self) -> Mapping[str, str]:
         """What separates the parts of a text, for the columns in which a text is a list."""
         return (self.data and self.data.lists) or {}
@@ -170,10 +164,9 @@ class TaskColumns:
         place = Where(task=self.certificate.task, split="input", origin=where)
         lists = {name: mark for name, mark in self._marks.items() if isinstance(record.get(name), str)}
         table = split_cells(place, {name: [cell] for name, cell in record.items()}, lists)
-        gone = _gone(record, templates)
-        if not all(is_there(name, record) for name in self.own) and has_fields({**table, **gone}, templates):
-            table = fill_templates(place, {**table, **gone}, templates)
-        return {name: cells[0] for name, cells in table.items() if name not in gone}
+        if not all(is_there(name, record) for name in self.own) and has_fields(table, templates, one_row=True):
+            table = fill_templates(place, table, templates, one_row=True)
+        return {name: cells[0] for name, cells in table.items()}
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""
@@ -218,19 +211,6 @@ class TaskColumns:
                 f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
                 ".jsonl file may have different columns in each row."
             )
-
-
-def _gone(record: Record, templates: Mapping[str, str]) -> dict[str, list[None]]:
-    """Return the parts ``{a.b}`` of templates that a row does not have: they are empty, as in training, where others do."""
-    fields = [field for template in templates.values() for field in template_fields(template) if field not in record]
-    return {
-        field: [None]
-        for field in fields
-        for name, dot, key in [field.partition(".")]
-        if dot
-        and name in record
-        and (record[name] is None or (isinstance(record[name], Mapping) and key not in record[name]))
-    }
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -304,7 +284,7 @@ class RowForm:
         elif self.holds == "image":
             return image_in(value)
         else:
-            value = text_in(as_text(value) if is_time(value) else value)
+            value = text_in(value if isinstance(value, str) or not is_time(value) else as_text(value))
             texts = [value]
         for text in texts:
             if not text.isascii() and (half := half_character(text)) is not None:

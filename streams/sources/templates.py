@@ -33,12 +33,14 @@ def needed(columns: Mapping[str, str | None], templates: Mapping[str, str] | Non
     return frozenset([*read, *fields, *(field.partition(".")[0] for field in fields)])
 
 
-def has_fields(table: Table, templates: Mapping[str, str]) -> bool:
-    """Return whether ``table`` has every column that the templates name."""
-    return all(_column(table, field) is not None for text in templates.values() for field in template_fields(text))
+def has_fields(table: Table, templates: Mapping[str, str], *, one_row: bool = False) -> bool:
+    """Return whether ``table`` has every column that the templates name; see `fill_templates`."""
+    return all(
+        _column(table, field, one_row) is not None for text in templates.values() for field in template_fields(text)
+    )
 
 
-def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | None) -> Table:
+def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | None, *, one_row: bool = False) -> Table:
     """Return ``table`` with the columns built by the templates.
 
     Args:
@@ -46,6 +48,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
         table: its columns as read.
         templates: for each new column, a text with column names in braces; a missing value counts as empty, and white
             space at both ends is removed.
+        one_row: whether this is one of several rows, so that other rows may have a key ``{a.b}`` that is not here.
 
     Raises:
         InputError: if a column is missing or already exists, or a value is neither a string nor a whole number.
@@ -62,7 +65,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
             )
         columns = {}
         for field in template_fields(template):
-            column = _column(table, field)
+            column = _column(table, field, one_row)
             if column is None:
                 raise InputError(
                     f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Use "
@@ -74,7 +77,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     return {**table, **made}
 
 
-def _column(table: Table, field: str) -> list[Any] | None:
+def _column(table: Table, field: str, one_row: bool) -> list[Any] | None:
     """Return a column by name; for ``a.b``, the values of key ``b`` in the mappings of column ``a``; for ``a.0``, the first
     items of its lists.
     """
@@ -89,7 +92,7 @@ def _column(table: Table, field: str) -> list[Any] | None:
     if not all(isinstance(value, Mapping) for value in given):
         return None
     rows = [{} if value is None else value for value in table[name]]
-    return [row.get(key) for row in rows] if any(key in row for row in rows) else None
+    return [row.get(key) for row in rows] if one_row or any(key in row for row in rows) else None
 
 
 def _text(value: Any) -> str:
