@@ -71,8 +71,9 @@ def row_of_line(line: str, where: str, certificate: Certificate | None, limits: 
             parts.append(form.read(place, text))
         except ValueError as error:
             what = f"the {('first', 'second')[place]} text of this pair" if len(texts) > 1 else "this text"
+            repair = "fill it" if str(error) == "empty" else "repair it, for instance by saving it as UTF-8 again"
             raise InputError(
-                f"{where}: {what} is {error}, and every row needs a text; fill it, or leave the row out."
+                f"{where}: {what} is {error}, and every row needs a text; {repair}, or leave the row out."
             ) from error
     return parts[0] if len(parts) == 1 else tuple(parts)
 

@@ -28,6 +28,7 @@ from continual_petl.streams.schema.containers import (
     records_of,
     rows_in,
 )
+from continual_petl.streams.schema.option_columns import names_of
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -124,9 +125,37 @@ class Given:
     def _is_record(self, rows: Any) -> bool:
         """Return whether the argument is one record, or a mapping of columns."""
         if type(rows).__module__.split(".")[0] == "pandas":
-            # A row of a DataFrame: its index has the names of columns.
-            return getattr(rows, "ndim", 0) == 1 and hasattr(rows, "index") and bool(self._names({*rows.index}))
+            return getattr(rows, "ndim", 0) == 1 and hasattr(rows, "index") and self._is_row(rows)
         return _record(rows) is not None and type(rows).__module__.split(".")[0] != "datasets"
+
+    def _is_row(self, series: Any) -> bool:
+        """Return whether a Series is a row of a table, whose index names the columns, and not a column of rows.
+
+        It is a row if a cell is a number, all its columns are known, or its name is the number of a row, as pandas sets it.
+
+        Raises:
+            InputError: if the index names the task's columns, but the values could as well be rows.
+        """
+        index, values = series.index.tolist(), series.tolist()
+        if not self._names({*index}):
+            return False
+        known = {*UNNAMED, "text_pair", "label"} if not self._tasks else self._known(self._tasks[0])
+        one = len({*index}) == len(index) and all(isinstance(name, str) for name in index)
+        is_numbered = series.name is not None and not isinstance(series.name, str)
+        if one and (is_numbered or {*index} <= known or not all(map(_may_be_row, values))):
+            return True
+        raise InputError(
+            f"rows: got a Series of pandas of {len(values)} whose index has {self._names({*index})[0]!r}, which is a column "
+            "of the task, so that it may be one row or several: give series.to_dict() for one row, or series.tolist() for "
+            "several"
+        )
+
+    def _known(self, task: str) -> set[str]:
+        """Return the columns that a task was learned from, and the standard ones."""
+        columns, spec = self._columns(task), self._specs.get(task)
+        read = () if spec is None else spec.columns.read_by(spec.kind).values()
+        own = (name for column in (*columns.own, *read) if column is not None for name in names_of(column))
+        return {*own, *columns.read, "label"}
 
     def _names(self, among: Any) -> tuple[str, ...]:
         """Return the columns that would be read among those given, the most important one first."""
@@ -208,6 +237,12 @@ def _value(item: Any, *, images: bool) -> Any:
     if images and isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
         return item
     return item if isinstance(item, list | Mapping) else plain(item)
+
+
+def _may_be_row(value: Any) -> bool:
+    """Return whether a value may be a row of some task: not a number, unless it is NaN, which stands for a missing value."""
+    number = isinstance(value, bool | int | float | np.number | np.bool_)
+    return not number or value != value
 
 
 def _check_whole(items: Sequence[Any]) -> None:

@@ -29,6 +29,7 @@ from continual_petl.streams.schema.option_columns import cell_of, is_there
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.cells import (
     BadText,
+    FaultyJson,
     from_cell,
     image_in,
     options_in,
@@ -328,9 +329,11 @@ def row_of(record: Record, where: str, form: RowForm, *, in_table: bool) -> Row:
         try:
             found = form.read(place, value)
         except ValueError as error:
-            raise form.unusable(where, name, value, str(error)) from error
+            shown = cell_of(name, record) if isinstance(value, FaultyJson) else value
+            raise form.unusable(where, name, shown, str(error)) from error
         # A task on conversations takes texts too, and other tasks may read the same row.
-        parts.append(value if form.holds == "messages" and form.asked else found)
+        as_given = form.holds == "messages" and not place and (form.asked or not isinstance(value, str))
+        parts.append(value if as_given else found)
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

@@ -32,7 +32,7 @@ from starlette.responses import StreamingResponse
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
 from continual_petl.serve import responses
-from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.catalog import Catalog, KnownTask
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.problems import Problem, as_problem, gone, refused
 from continual_petl.serve.request_handling import Gate, Metrics, read_request
@@ -252,13 +252,22 @@ class _Endpoint:
     async def _tasks(self) -> Response:
         entries = []
         for task in list(self.catalog.seals):
-            with suppress(Problem, StoreError):  # it was forgotten meanwhile
-                entries.append(self.catalog.task(task).entry)
+            with suppress(Problem):  # it was forgotten meanwhile
+                entries.append((await self._known(task)).entry)
             await asyncio.sleep(0)  # reading certificates takes a while, so other requests get a turn in between
         return _json({"tasks": entries})
 
+    async def _known(self, task: str) -> KnownTask:
+        """Return what is known of a task; if it cannot be read, the folder is read again, since it may be forgotten."""
+        try:
+            return self.catalog.task(task)
+        except StoreError:
+            if not await asyncio.to_thread(self.catalog.refresh):
+                raise
+            return self.catalog.task(task)
+
     async def _task(self, task: str) -> Response:
-        known = self.catalog.task(task)
+        known = await self._known(task)
         certificate = known.certificate.model_dump(mode="json", exclude={"tensors"})
         return _json(known.entry | {"certificate": certificate})
 

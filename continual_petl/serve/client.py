@@ -21,7 +21,7 @@ class EndpointError(RuntimeError):
         code: one word, such as ``unknown_task``, ``busy`` or ``bad_row``.
         message: what is wrong, in one paragraph.
         row: 1-based number of the row that the error is about; None if it is about the whole request.
-        retry_after: seconds after which the same request may succeed.
+        retry_after: seconds after which the same request may be sent again.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Client(httpx2.Client):
 
     Args:
         url: the endpoint's address.
-        token: the endpoint's token, if it requires one.
+        token: the endpoint's token, if it requires one; it is part of every request that this client sends.
         timeout: seconds to wait for a response.
         transport: sends the requests; for tests.
 

@@ -23,7 +23,7 @@ class Problem(Exception):
         code: a one-word code for programs.
         message: one paragraph: what was found, what is allowed, what to do.
         row: 1-based number of the row that the problem is about.
-        retry_after: seconds after which the same request may succeed.
+        retry_after: seconds after which the same request may be sent again.
         headers: further headers of the response.
     """
 

@@ -229,9 +229,10 @@ def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most:
         if name == "options" and not isinstance(record[name], list):
             raise bad_row(number, f"{name}: it is {in_json(record[name])}, not a list; {must}")
         try:
-            parts.append(reads.read(place, record[name]))
+            found = reads.read(place, record[name])
         except ValueError as error:
             raise bad_row(number, f"{name}: {error}; {must}") from error
+        parts.append(record[name] if holds == name == "messages" else found)  # an answer has the row as it was sent
     row = parts[0] if len(parts) == 1 else tuple(parts)
     if (length := sum(map(len, _texts(row)))) > most:
         what = f"{length:,} characters; at most {most:,} are allowed: shorten it"

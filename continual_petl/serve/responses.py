@@ -37,8 +37,8 @@ _PROBLEMS = {
 _HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
     405: ("Allow", "The methods that the path has"),
-    429: ("Retry-After", "Seconds after which the request may succeed"),
-    503: ("Retry-After", "Seconds after which the request may succeed, if that is known"),
+    429: ("Retry-After", "Seconds after which the request may be sent again"),
+    503: ("Retry-After", "Seconds after which the request may be sent again, if that is known"),
 }
 _ALWAYS = (400, 405, 413, 500, 503)
 """Statuses with which every path may answer."""

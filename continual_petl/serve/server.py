@@ -36,6 +36,8 @@ _log = logging.getLogger("continual_petl.serve")
 _MOST, _FEWEST = 1024, 8
 _MAX_HEAD_BYTES = 2**16
 """Maximum size of a request's head; the parser httptools has no limit of its own."""
+_LOG_S = 1.0
+"""At most one line per type of problem is logged in this many seconds."""
 _GRACE_S = 1.0
 """If a body does not arrive in time, the application answers with status 408; otherwise, this much later, it is too late."""
 _IDLE, _HEAD, _BODY, _COMPUTING, _SENDING = "idle", "head", "body", "computing", "sending"
@@ -130,10 +132,12 @@ class _Server(uvicorn.Server):
 def _listener(settings: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family)
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((settings.host, settings.port), family=family, dualstack_ipv6=dual)
     except OSError as error:
+        why = (error.strerror or str(error)).partition(" (while ")[0]  # the rest names the address once more
         raise InputError(
-            f"host, port: port {settings.port} of {settings.host} cannot be used ({error.strerror}); give another --port, or "
+            f"host, port: port {settings.port} of {settings.host} cannot be used ({why}); give another --port, or "
             "stop the program that listens there"
         ) from error
 
@@ -165,6 +169,7 @@ class Connections:
         self._most, self._seconds = most, seconds
         self._open: set[Any] = set()
         self._closed: Counter[str] = Counter()
+        self._logged = -_LOG_S
 
     def protocol(self, base: type[Any]) -> type[asyncio.Protocol]:
         """Return a subclass of one of uvicorn's HTTP protocols whose connections are limited.
@@ -203,10 +208,12 @@ class Connections:
             stage = _stage(connection, now)
             if stage in _WHY and now - connection.since > self._seconds + _GRACE_S * (stage == _BODY):
                 self._close(connection, stage)
-        for why, number in self._closed.items():
-            reason = _WHY[why].format(seconds=self._seconds, most=self._most)
-            _log.error("%d connections were closed: %s", number, reason)
-        self._closed.clear()
+        if self._closed and now - self._logged >= _LOG_S:
+            self._logged = now
+            for why, number in self._closed.items():
+                reason = _WHY[why].format(seconds=self._seconds, most=self._most)
+                _log.error("%d connections were closed: %s", number, reason)
+            self._closed.clear()
 
     def _opened(self, new: Any) -> None:
         self._open.add(new)

@@ -6,7 +6,8 @@ Unlike other notices, they are not in the certificate, because one of them conta
 from __future__ import annotations
 
 from continual_petl.kind_registry import kind_of
-from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
 _SHOWN = 160
@@ -48,8 +49,15 @@ def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
 
 def _template(task: TaskSpec, more: str) -> str:
     """Describe how to append ``more`` to the source; returns text to be passed through ``str.format``."""
-    source = task.columns.source.replace("{", "{{").replace("}", "}}")
-    return f'write data.templates: {{{{joined: "{{{{{source}}}}}{more}"}}}} and columns: {{{{source: joined}}}}'
+    source, data = task.columns.source, task.data
+    if isinstance(data, DataSpec) and source in (data.templates or {}):
+        return f"write {more} at the end of data.templates.{source}"
+    path = "..." if not isinstance(data, str) else data if looks_like_path(data) else f"./{data}"
+    source, path = (text.replace("{", "{{").replace("}", "}}") for text in (source, path))
+    return (
+        f'write data: {{{{path: {path}, templates: {{{{joined: "{{{{{source}}}}}{more}"}}}}}}}} and columns: '
+        "{{source: joined}}"
+    )
 
 
 def _joined(task: TaskSpec, train: SplitRows) -> list[str]:

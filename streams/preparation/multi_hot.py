@@ -75,6 +75,8 @@ def names_by_column(where: Where, columns: Sequence[str], rows: Sequence[Sequenc
     Raises:
         InputError: if a cell is neither 0 nor 1; the message names the first column with such cells, and its rows.
     """
+    if not rows:
+        return []
     rule = "A column of columns.label needs 0 or 1 in every row; repair or remove these rows."
     by_column = zip(columns, zip(*rows, strict=True), strict=True)
     flags = [read_cells(where, column, cells, _zero_or_one, rule) for column, cells in by_column]

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.faulty_rows import GONE, FaultyRows, column_of
 from continual_petl.streams.reader.json_records import has_lines, rows_of_lines
 from continual_petl.streams.reader.records import LINES, format_of, reader_of
@@ -23,6 +25,10 @@ from continual_petl.streams.reader.wanted import Wanted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 _BYTES_AT_ONCE = 2**22
+_NO_JSON = re.compile(rb"(Inf|-NaN)[ \t\r\n]*[,\]}]")
+"""Numbers that pyarrow reads and that are no JSON, nor what Python writes in place of it."""
+_MOST_LISTS = 500
+"""Maximum number of lists among the lines that pyarrow parses; Python refuses some 1,000 of them within each other."""
 
 
 def quick_columns(
@@ -49,18 +55,20 @@ def quick_columns(
         return None
     if kind == "json":
         file = TextFile(path, place, limits)
-        is_quick = has_lines(file, wanted.lists, named_so=format_of(path) in LINES)
-        return _of_json_lines(file, {name: [] for name in wanted.columns}) if is_quick else None
+        with memory_reported(place):
+            is_quick = has_lines(file, wanted.lists, named_so=format_of(path) in LINES)
+            return _of_json_lines(file, {name: [] for name in wanted.columns}) if is_quick else None
     read = {name: list[Any]() for name in names if name in wanted.columns}
     if kind not in ("csv", "parquet", "arrow") or not read:
         return None
-    if kind == "csv":
-        return _of_csv(TextFile(path, place, limits), read, names, tabs=format_of(path) == ".tsv")
-    from continual_petl.streams.reader.columnar import columns_by_part  # importing pyarrow takes a moment
+    with memory_reported(place):
+        if kind == "csv":
+            return _of_csv(TextFile(path, place, limits), read, names, tabs=format_of(path) == ".tsv")
+        from continual_petl.streams.reader.columnar import columns_by_part  # importing pyarrow takes a moment
 
-    for part in columns_by_part(place, path, kind, limits, wanted):
-        for name, cells in part.items():
-            read[name] += cells
+        for part in columns_by_part(place, path, kind, limits, wanted):
+            for name, cells in part.items():
+                read[name] += cells
     return read
 
 
@@ -108,6 +116,8 @@ def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) ->
     marks = np.frombuffer(data, np.uint8)
     starts = np.flatnonzero(marks == ord("\n")) + 1
     opened, closed = np.flatnonzero(marks == ord("{")), np.flatnonzero(marks == ord("}"))
+    if _NO_JSON.search(data) or data.count(b"[") > _MOST_LISTS:
+        return None
     if not np.array_equal(opened, np.append(0, starts)) or not np.array_equal(
         closed, np.append(starts - 2, len(data) - 1)
     ):
@@ -126,7 +136,7 @@ def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) ->
     for name in types:
         if table[name].null_count < len(table):
             found[name] = _cells(name, table[name], repeating)
-        elif json.dumps(name) in block or "\\" in block:  # null, or not there
+        elif json.dumps(name, ensure_ascii=False) in block or "\\" in block:  # null, or not there
             return None
         else:
             found[name] = [GONE] * len(table)

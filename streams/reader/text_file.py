@@ -309,7 +309,12 @@ def refuse_other(place: str, path: str) -> None:
             raise InputError(f"{place}: this is {what}.")
     packing = _packing_by(head)
     if packing is not None and path.lower().endswith(_BINARY):
-        raise TextFile(path, place)._archive(packing)
+        if packing not in _OPEN:
+            raise TextFile(path, place)._archive(packing)
+        raise InputError(
+            f"{place}: this is a {packing} file in spite of its name: unpack it, and give the file inside, or name it for "
+            "what it holds"
+        )
     # A server ends its answer without a new line. In a text file, where each line is a row, this tells it from a row.
     is_line = path.lower().endswith(".txt")
     if head in _ANSWERS if is_line else start.rstrip().lower() in map(bytes.lower, _ANSWERS):

@@ -108,9 +108,11 @@ def image_in(value: Any) -> Any:
     """Return an image in one of its forms; whether it can be read is seen when it is."""
     if isinstance(value, str):
         return text_in(value)
-    if value is None or (isinstance(value, Mapping) and all(value.get(key) is None for key in ("bytes", "path"))):
+    keys = {"bytes", "path"} & value.keys() if isinstance(value, Mapping) else set[str]()
+    if value is None or (keys and all(value[key] is None for key in keys)):
         raise ValueError("missing")
-    if isinstance(value, int | float | tuple | Decimal):
+    is_flat = isinstance(value, list) and not (value and isinstance(value[0], list))
+    if is_flat or isinstance(value, int | float | tuple | Decimal) or (isinstance(value, Mapping) and not keys):
         raise ValueError(f"{show(value)} is not an image")
     return value
 

@@ -43,7 +43,6 @@ _PART = re.compile(r"(\d+)[-_]of[-_](\d+)[^.]*")
 """What the name of a file says if it is one part of a split; a fingerprint may follow."""
 _MOST_COLUMNS = 10_000
 """Of a table that is inspected, besides those of one row: with more, each row has columns of its own."""
-"""A cell that a row does not have."""
 
 
 def split_of(path: str) -> SplitName | None:
@@ -364,7 +363,7 @@ class _Table:
         """Return the columns that are there, with None in place of a cell that a row does not have."""
         there = {name: self._column(name) for name in self._kept}
         for name, values in [*there.items()]:
-            if GONE in values:
+            if not values or GONE in values:
                 there[name] = [None if value is GONE else value for value in values]
                 if values.count(GONE) == len(values):
                     del there[name]

@@ -19,6 +19,8 @@ import pytest
 from continual_petl import Run
 from continual_petl.cli.main import main
 from continual_petl.serve import Client
+from continual_petl.serve.server import _listener
+from continual_petl.serve.settings import ServeSettings
 from tests.processes import Forked
 
 
@@ -93,8 +95,9 @@ def test_unread_log_does_not_block_requests(learned: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "fragment"),
     [
-        (["--host", "0.0.0.0"], 2, "host: 0.0.0.0 can be reached from other machines"),
-        (["--batch-rows", "0"], 2, "batch_rows: got 0"),
+        (["--host", "0.0.0.0"], 2, "continual-petl: --host: 0.0.0.0 can be reached from other machines"),
+        (["--batch-rows", "0"], 2, "continual-petl: --batch-rows: got 0"),
+        (["--timeout", "0"], 2, "continual-petl: --timeout: got 0"),
         (["--token-file", "none"], 2, "token_file: none cannot be read"),
         (["--replicas", "2"], 2, "only the ray engine supports replicas"),
     ],
@@ -118,6 +121,15 @@ def test_port_in_use(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
         port = taken.getsockname()[1]
         assert main(["serve", str(learned), "--port", str(port)]) == 2
     assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6 and IPv4 on one socket")
+def test_all_addresses_of_ipv6_take_ipv4_too() -> None:
+    with (
+        _listener(ServeSettings(host="::", port=0, allowed_hosts=("x",))) as listener,
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5),
+    ):
+        pass
 
 
 def test_missing_extra_is_named(

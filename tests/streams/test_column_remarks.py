@@ -38,7 +38,7 @@ def test_source_is_separated_from_target_by_space_or_punctuation(source: str, ta
     assert bool(remarks) == is_told
     for remark in remarks:
         assert f"the first row becomes '0 {source}{target} 0'" in remark
-        assert remark.endswith('templates: {joined: "{source}\\nAnswer:"} and columns: {source: joined}.')
+        assert 'templates: {joined: "{source}\\nAnswer:"}} and columns: {source: joined}.' in remark
     assert not _remarks("seq2seq", _rows(source, target))  # a seq2seq model reads source and target separately
 
 
@@ -51,7 +51,7 @@ def test_long_row_shows_where_source_and_target_meet() -> None:
     ("kind", "advice"),
     [
         ("classification", "if it is the second text of a pair, write columns: {text_pair: note}."),
-        ("seq2seq", 'templates: {joined: "{source}\\n{note}"} and columns: {source: joined}.'),
+        ("seq2seq", 'templates: {joined: "{source}\\n{note}"}} and columns: {source: joined}.'),
     ],
 )
 def test_unused_text_column_is_reported(kind: str, advice: str) -> None:
@@ -69,14 +69,15 @@ def test_columns_of_a_template_count_as_used(tmp_path: Any) -> None:
     )
     data = {"path": "csv", "data_files": str(tmp_path / "rows.csv"), "templates": {"source": "{one} {two}"}}
     (remark,) = _remarks("causal-lm", [], data=data)
-    assert "source and target are joined without a separator" in remark
+    assert remark.endswith("To mark where the answer begins, write \\nAnswer: at the end of data.templates.source.")
 
 
-def test_advised_template_ends_the_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advised_path_of_a_file_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``./``, the name of a file would be taken for a data set on the Hub."""
     monkeypatch.chdir(tmp_path)
     Path("chats.jsonl").write_text("".join(json.dumps({"source": f"w{n}", "target": "w1"}) + "\n" for n in range(20)))
     (remark,) = _remarks("causal-lm", [], data="chats.jsonl")
-    assert "write data.templates: {joined:" in remark
+    assert "write data: {path: ./chats.jsonl, templates: {joined:" in remark
     templates = {"joined": "{source}\nAnswer:"}
     columns = {"source": "joined"}
     assert _remarks("causal-lm", [], data={"path": "./chats.jsonl", "templates": templates}, columns=columns) == []

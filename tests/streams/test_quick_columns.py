@@ -281,3 +281,35 @@ def test_a_line_that_is_too_long_is_named_wherever_pieces_end(tmp_path: Path, ne
             patch.setattr(TextFile, "pieces", lambda self, _=0, size=size, pieces=pieces: pieces(self, size))
             with pytest.raises(InputError, match="line 4 is longer than 160 characters"):
                 [*file.blocks(newline)]
+
+
+@pytest.mark.parametrize("value", ["Inf", "-Inf", "-NaN", "[" * 5000 + "]" * 5000])
+def test_what_python_refuses_in_a_column_that_is_not_read_is_refused_in_long_files(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(1500 * f'{{"text": "{"x" * 300}"}}\n' + f'{{"text": "y", "d": {value}}}\n')
+    with pytest.raises(InputError, match="line 1,501: "):
+        read_table("t", [str(path)], Wanted({"text"}), DEFAULTS)
+
+
+def test_null_under_a_key_of_any_letters_is_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(1500 * f'{{"text": "{"x" * 300}"}}\n' + 3000 * f'{{"text": "{"x" * 300}", "é": null}}\n')
+    assert read_table("t", [str(path)], Wanted({"text", "é"}), DEFAULTS)["é"] == [None] * 4500
+
+
+def test_memory_that_runs_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(1500 * f'{{"text": "{"x" * 300}"}}\n')
+
+    def none_left(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(quick, "_types_of", none_left)
+    with pytest.raises(InputError, match="memory"):
+        read_table("t", [str(path)], Wanted({"text"}), DEFAULTS)
+
+
+def test_a_file_without_rows_has_the_columns_of_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("txt,lab\n")
+    assert [*read_table("t", [str(path)], Wanted({"text", "label"}), DEFAULTS)] == ["txt", "lab"]

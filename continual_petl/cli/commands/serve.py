@@ -26,12 +26,15 @@ examples:
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from continual_petl.cli.shared_options import add_remote_code, add_run
 from continual_petl.errors import InputError
 
 PLACE = 220
+_OPTIONS = {"timeout_s": "timeout", "client_s": "client-timeout", "allowed_hosts": "allowed-host"}
+"""Options that have other names than the settings."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -92,7 +95,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     # The options are named like the settings; some settings have no option.
     given = {key: value for key, value in vars(arguments).items() if key in ServeSettings.model_fields}
-    settings = ServeSettings(**given | {"allowed_hosts": tuple(arguments.allowed_hosts)})
+    try:
+        settings = ServeSettings(**given | {"allowed_hosts": tuple(arguments.allowed_hosts)})
+    except InputError as error:  # on the command line, there are options instead of keys
+        raise InputError(re.sub(r"ServeSettings: (?:key )?(\w+)", _option, str(error))) from error
     bound_kernel_caches()
     with heavy_imports():
         from continual_petl.serve.server import serve  # imports torch
@@ -102,3 +108,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     serve(arguments.run, settings, ready=ready)
     return 0
+
+
+def _option(found: re.Match[str]) -> str:
+    return f"--{_OPTIONS.get(found[1], found[1].replace('_', '-'))}"
