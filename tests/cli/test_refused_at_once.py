@@ -182,8 +182,8 @@ def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench, light
 
 @pytest.mark.parametrize("preset", ["houlsby, bottleneck: 4", "lora, rank: 4", "probe"])
 @pytest.mark.parametrize("command", ["run", "learn"])
-def test_missing_files_are_reported_together(
-    bench: Bench, command: str, preset: str, capsys: pytest.CaptureFixture[str]
+def test_missing_files_are_reported_together_before_loading_the_model(
+    bench: Bench, light: Light, command: str, preset: str
 ) -> None:
     if command == "run":
         (bench.folder / "data" / "other" / "train.jsonl").rename(bench.folder / "elsewhere.jsonl")
@@ -197,8 +197,8 @@ def test_missing_files_are_reported_together(
         (bench.folder / "task.yaml").write_text(task)
         words, lines = ["learn", "FOLDER/run", "FOLDER/task.yaml"], [4]
     for more in ([], ["--dry-run"]):
-        assert bench.main(*words, *more) == 2
-        said = capsys.readouterr().err
+        code, said, imported = light(bench, [*words, *more])
+        assert (code, imported) == (2, "numpy"), said
         assert [int(line) for line in re.findall(r"yaml:(\d+): key (?:tasks\.\d\.)?data", said)] == lines
     assert not (bench.folder / "new").exists()
 
@@ -233,7 +233,8 @@ def test_missing_backbone_error_names_the_backbone_of_the_run(
 WRONG_TASK = """\
 name: new
 kind: classification
-data: nowhere
+data: data/other
+columns: {text: txt}
 bank: {preset: houlsby, bottleneck: 17}
 """
 
@@ -248,7 +249,7 @@ def test_mistakes_in_a_task_file_are_reported_with_lines(
     assert bench.main("learn", "FOLDER/run", "FOLDER/task.yaml", *words) == 2
     first, *told = capsys.readouterr().err.splitlines()
     assert first == "continual-petl: the task cannot be used:"
-    assert [line.partition(": task")[0] for line in told] == [f"{file}:3: key data", f"{file}:4: key bank"]
+    assert [line.partition(": task")[0] for line in told] == [f"{file}:4: key columns.text", f"{file}:5: key bank"]
     file.write_text(WRONG_TASK.replace("houlsby, bottleneck: 17", "lora"))
     assert bench.main("learn", "FOLDER/run", "FOLDER/task.yaml", "--data", "FOLDER/none", *words) == 2
     (told_once,) = capsys.readouterr().err.splitlines()

@@ -103,9 +103,11 @@ def _learn(run: Run, task: TaskSpec, places: KeyLocations, arguments: argparse.N
     except InputError as error:
         raise InputError(*places.with_more([(error.key, str(error))])) from None
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
-    from continual_petl.engine.checks.mistakes import key_of, with_lines
+    from continual_petl.engine.checks.mistakes import key_of, refuse_missing_files, with_lines
 
     try:
+        if replace or task.name not in run.store.tasks:
+            refuse_missing_files(stream.spec, [task])
         return _learned(run, stream, task, replace, arguments)
     except InputError as error:
         raise with_lines(error, places, key_of(stream.spec, task)) from error

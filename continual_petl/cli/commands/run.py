@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from continual_petl.cli.shared_options import (
     add_stream,
     add_wait,
 )
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from continual_petl.streams.stream import TaskStream
@@ -87,10 +88,14 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     from continual_petl._process import heavy_imports
     from continual_petl.cli._console import remark
+    from continual_petl.engine.checks.mistakes import refuse_missing_files
     from continual_petl.store.open_run import check_local
     from continual_petl.store.store import Store
     from continual_petl.streams.stream_file.overrides import unreached
 
+    with suppress(StoreError):  # reported when the run is opened
+        learned = set(Store(folder).tasks).difference(arguments.replace)
+        refuse_missing_files(stream.spec, [task for task in stream.spec.tasks if task.name not in learned])
     with heavy_imports():  # after the first checks
         from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
         from continual_petl.engine.dry_run import dry_run

@@ -2,13 +2,13 @@
 
 Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. For the same
 reason, torch is imported only where a model's configuration omits its maximum length, and `datasets` only for data sets on
-the Hub. A stream file without mistakes of its own is checked by `preflight`, which also finds those that only the model
-reveals: a bank larger than a layer, a kind that the model cannot learn.
+the Hub. If a stream file has no mistakes of its own, and no file is missing, it is checked by `preflight`, which also finds
+those that only the model reveals: a bank larger than a layer, a kind that the model cannot learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from continual_petl.backbones.max_length import check_max_length
 from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about, raise_problems
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.backbone_spec import BackboneSpec
-from continual_petl.streams.schema.data_spec import needs_no_network
+from continual_petl.streams.schema.data_spec import DataSpec, Rows, local_path, needs_no_network
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.sources.local_files import matching
 from continual_petl.streams.stream_file.key_locations import KeyLocations
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
@@ -42,10 +43,46 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
     # Tasks are numbered as in the file, since tasks with mistakes are missing from the parsed stream.
     left = zip(error.rest.numbers, error.rest.spec.tasks, strict=False)
     new = [(("tasks", number), task) for number, task in left if task.name not in learned]
+    return StreamFileError(error.places.with_more(_without_model(error.rest.spec, new).found))
+
+
+def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
+    """If any task's files are missing, report what can be found without the model, which takes seconds to load.
+
+    Args:
+        spec: the stream.
+        new: its tasks that have not been learned yet.
+
+    Raises:
+        InputError: with all problems; their keys start at the top of the stream.
+    """
+    if any(_is_missing(spec.resolved_data(task)) for task in new):
+        _without_model(spec, [(key_of(spec, task), task) for task in new]).raise_all()
+
+
+def _is_missing(data: str | DataSpec | Rows) -> bool:
+    """Return whether any local file that a task's ``data`` names is missing."""
+    if (
+        not needs_no_network(data)
+        or isinstance(data, Mapping)
+        or (isinstance(data, DataSpec) and data.path == "embedded")
+    ):
+        return False
+    if isinstance(data, str):
+        paths = [data]
+    elif data.local is not None or data.data_files is None:
+        paths = [data.local or data.data_dir or data.path]
+    else:
+        given = data.data_files.values() if isinstance(data.data_files, Mapping) else [data.data_files]
+        paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
+    return not all(matching(local_path(path)) for path in paths)
+
+
+def _without_model(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> Problems:
     problems = Problems()
-    _check_named(error.rest.spec.backbone, problems)
-    _check_without_network(error.rest.spec, new, problems)
-    return StreamFileError(error.places.with_more(problems.found))
+    _check_named(spec.backbone, problems)
+    _check_without_network(spec, tasks, problems)
+    return problems
 
 
 def mistakes_of_task(places: KeyLocations, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
