@@ -75,6 +75,8 @@ def _others(scores: Mapping[str, float | None], shown: Sequence[str]) -> str:
     return f"{sum(values) / len(values):.4f}" if values else ""
 
 
+_CHANGES = 500
+"""Number of times that the bar of steps moves, or less."""
 _SECONDS = 0.25
 """Minimum number of seconds between two redraws."""
 
@@ -194,10 +196,12 @@ class LiveProgress(Progress):
 
     def _stepped(self, trainer: L.Trainer) -> None:
         """Advance the bar of steps, and that of tasks by the same share of a task."""
-        self._bars.update(self._steps, completed=trainer.global_step)
-        # A task is only complete once it is certified.
-        share = 0.0 if self._total is None else min(0.99, trainer.global_step / self._total)
-        self._bars.update(self._tasks, completed=self._index + share)
+        # rich estimates from the newest 1,000 changes: few for each fit, and fewer for each task, so that they go back to
+        # times without steps, such as those of evaluations. A task is only complete once it is certified.
+        step, total = trainer.global_step, self._total
+        self._bars.update(self._steps, completed=step if total is None else step - step % max(1, total // _CHANGES))
+        tenths = 0 if total is None else min(9, 10 * step // total)
+        self._bars.update(self._tasks, completed=self._index + tenths / 10)
 
     def _draw(self) -> None:
         self._drawn = self._clock()

@@ -117,7 +117,7 @@ class Loggers(StreamCallback):
         for sink in self._sinks:
             sink.end(well=error is None)
             sink.remind()
-        self._sinks, self._boards, self._opened = [], [], False
+        self._sinks, self._boards, self._growth, self._opened = [], [], [], False
 
     def _open(self, store: Store, learned: WatchedTask | None = None) -> None:
         """Create the loggers, and log the tasks that they do not have yet; see `_catch_up`.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DRAWN_UP_TO = 20
 """Up to this many tasks, everything is redrawn after each task; later, after every further 10 % of tasks, and at the end."""
+WHOLE_UP_TO = 100
+"""Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
 
 class WandbBoard:
@@ -85,10 +87,13 @@ class WandbBoard:
 
 
 def tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
-    """Return the tables ``R``, with a row for each known score, and ``growth``, with a row for each task."""
+    """Return the tables ``R``, with a row for each known score up to `WHOLE_UP_TO` tasks, and ``growth``, with one for each task."""
     import pandas as pd  # takes a moment to import
 
-    return {"R": facts.results.to_pandas(tidy=True), "growth": pd.DataFrame(map(asdict, facts.growth))}
+    cells, tasks = facts.results.to_pandas(tidy=True), facts.results.tasks
+    if len(tasks) > WHOLE_UP_TO:
+        cells = cells[(cells["after"] == cells["task"]) | (cells["after"] == tasks[-1])]
+    return {"R": cells, "growth": pd.DataFrame(map(asdict, facts.growth))}
 
 
 def learned_from(store: Store) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class RoutingWatch(StreamCallback):
             )
             _log.warning(
                 "task %r takes rows from earlier tasks when no task is named: %s. Predictions with a named task are "
-                "unchanged. The report shows which tasks rows are routed to.",
+                "unchanged. The page of the report shows which tasks rows are routed to.",
                 task.name,
                 words,
             )

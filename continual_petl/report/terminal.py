@@ -13,7 +13,6 @@ from rich.text import Text
 from continual_petl.errors import counted, printable
 from continual_petl.report.formatting import error_lines
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.routed_results import SCORES
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.finding import TaskCheck
@@ -117,6 +116,8 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 def _routed(results: Results) -> list[str]:
     """Return the lines about rows without a task name; nothing if fewer than two tasks were routed."""
+    from continual_petl.report.routed_results import SCORES  # imports numpy
+
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []

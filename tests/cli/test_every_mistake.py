@@ -128,8 +128,11 @@ def test_bank_and_data_mistakes_are_reported_together(
 ) -> None:
     loads = STREAM.replace("minlm", str(backbone_folder())).replace("  max_length: 4096", "  pooling: mean")
     wide = loads.replace("houlsbi", "{preset: houlsby, bottleneck: 17}")
-    told = _told(bench, wide.replace("seed: 1", "bank: {preset: houlsby, bottleneck: 4}"), capsys, *words)
-    assert list(told) == [10, 15, 16, 20, 24]
+    stream = wide.replace("seed: 1", "bank: {preset: houlsby, bottleneck: 4}")
+    told = _told(bench, stream, capsys, *words)
+    assert list(told) == [10, 15, 16, 20], "a missing file is reported before the model, which takes seconds to load"
+    told = _told(bench, stream.replace("data/gone.csv", "data/other"), capsys, *words)
+    assert list(told) == [15, 16, 20, 24]
     assert told[24].startswith("key tasks.3.bank: task 'preset', bank: bottleneck 17")
 
 

@@ -29,7 +29,8 @@ def copy_bytes(facts: RunFacts) -> list[int]:
 
 def _parameters_in_words(facts: RunFacts) -> str:
     stored = sum(task.num_parameters for task in facts.tasks)
-    against = f", compared with {facts.growth[-1].full_copies:,} for full copies" if facts.growth else ""
+    copies = facts.growth[-1].full_copies if facts.growth else 0
+    against = f", {stored / copies:.2%} of the {copies:,} of full copies" if copies else ""
     return f"{stored:,} parameters in all{against}.{_points_in_words(facts)}"
 
 
@@ -44,8 +45,8 @@ def parameters(facts: RunFacts) -> Drawing:
 
 def _bytes_in_words(facts: RunFacts) -> str:
     copies = sum(copy_bytes(facts))
-    on_disk = f", compared with {megabytes(copies)} for full copies" if copies else ""
     size = sum(task.num_bytes for task in facts.tasks)
+    on_disk = f", {size / copies:.2%} of the {megabytes(copies)} of full copies" if copies else ""
     return f"{megabytes(size)} in all, certificates included{on_disk}.{_points_in_words(facts)}"
 
 

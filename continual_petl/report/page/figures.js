@@ -216,7 +216,9 @@ const drawAll = async () => {
   try {
     for (const [element, figure] of figures) { // also visits figures that are added meanwhile
       if (!element.isConnected) figures.delete(element);
-      else if (!element.data) draw(element, figure);
+      else if (!element.data) {
+        try { draw(element, figure); } catch (error) { console.error(error); } // the others are drawn all the same
+      }
       await new Promise((done) => { setTimeout(done); });
     }
   } finally {
