@@ -352,7 +352,7 @@ def test_archives_in_spite_of_their_names_are_named(tmp_path: Path, name: str) -
 def test_compressed_files_named_as_columns_are_named(tmp_path: Path, name: str) -> None:
     for pack, says in ((gzip.compress, "gzip"), (bz2.compress, "bz2")):
         (tmp_path / name).write_bytes(pack(b"PAR1"))
-        with pytest.raises(InputError, match=f"this is a {says} file, which is not supported: unpack it"):
+        with pytest.raises(InputError, match=f"this is a {says} file in spite of its name: unpack it"):
             rows_of(tmp_path / name)
 
 
