@@ -1,4 +1,4 @@
-"""The folder of a sweep: its initial settings (only the number of trials may change later), and its results.
+"""The folder of a sweep: its initial settings (only the number of trials and the order of keys may change), and its results.
 
 ::
 

@@ -202,7 +202,8 @@ def load_sweep(
         trials: overrides the value in the file.
 
     Raises:
-        StreamFileError: listing all mistakes; those about the tasks once the file is right by itself.
+        StreamFileError: listing all mistakes of single keys and their values; once these are right, all contradictions
+            between keys; and once the file is right by itself, all mistakes about the tasks.
     """
     file = os.fspath(path)
     refuse_other_type(file, "the file of a sweep", YAML)

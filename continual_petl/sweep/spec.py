@@ -32,9 +32,9 @@ class Range(UserSpec):
     @model_validator(mode="after")
     def _ordered(self) -> Range:
         if self.low >= self.high:
-            raise ValueError(f"high: got {self.high!r}; it must be above low, which is {self.low!r}")
+            raise Inconsistent([(("high",), f"got {self.high!r}; it must be above low, which is {self.low!r}")])
         if self.log and self.low <= 0:
-            raise ValueError(f"low: got {self.low!r}; it must be above 0 with log: true")
+            raise Inconsistent([(("low",), f"got {self.low!r}; it must be above 0 with log: true")])
         return self
 
 

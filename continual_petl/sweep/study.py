@@ -22,7 +22,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -84,6 +84,8 @@ class Outcome(StrictModel):
     """The environment in which the bank was learned, as in certificates."""
     kept: bool = False
     """Whether its run folder, with the bank, is kept."""
+    same_as: int | None = None
+    """The number of the trial with the same settings whose outcome this is; None if the trial itself was learned."""
 
     @property
     def num_parameters(self) -> int:
@@ -196,7 +198,10 @@ class Studies:
         """Return the outcome of an ended trial with the settings of a new one, which need not be learned again."""
         same = (each for each in self.searched(record.task) if each.ended and each.seed == record.seed)
         twin = next((each for each in same if each.settings == record.settings), None)
-        return twin and Outcome(**{key: getattr(twin, key) for key in Outcome.model_fields} | {"seconds": 0.0})
+        if twin is None:
+            return None
+        own = {"seconds": 0.0, "same_as": twin.number if twin.same_as is None else twin.same_as}
+        return Outcome(**{key: getattr(twin, key) for key in Outcome.model_fields} | own)
 
     def ended(self) -> list[Record]:
         """Return the ended trials of all tasks."""
@@ -245,8 +250,7 @@ class Studies:
                 return record
         new = {"task": task.name, "metric": task.resolved_metric}
         if len(searched) < self._sweep.num_trials:
-            ended = [record for record in searched if record.ended]
-            settings = suggested(self._sweep, task.name, len(searched), ended)
+            settings = suggested(self._sweep, task.name, len(searched), searched)
             return Record(**new, role="search", number=len(searched), seed=self._seed, settings=settings)
         best = self.best(task.name)
         if best is None or not all(each.ended for each in searched) or len(seeds) == self._sweep.seeds - 1:
@@ -267,20 +271,36 @@ class _Journal(BaseJournalBackend):
     """The lines of a journal, written like all files of a run: flushed, and with a clear error if the disk is full.
 
     The incomplete last line of a killed process is cut off first; Optuna's own backend would write on behind it, and could
-    not read the file again.
+    not read the file again. Each call reads only the lines that are new, since Optuna reads before and after each write.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._number, self._position = 0, 0  # lines that were read, and where they end
 
     @override
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        lines = self._file.read_bytes().split(b"\n")[:-1] if self._file.exists() else []
-        for number, line in enumerate(lines[log_number_from:], log_number_from + 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as handle:
+            if log_number_from < self._number or not self._at_line(handle):
+                self._number, self._position = 0, 0
+            handle.seek(self._position)
+            for line in handle:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    log = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {self._number + 1}: {error}") from None
+                self._number, self._position = self._number + 1, self._position + len(line)
+                if self._number > log_number_from:
+                    yield log
+
+    def _at_line(self, handle: IO[bytes]) -> bool:
+        """Return whether a line of the file begins at the position; not if the file was cut."""
+        handle.seek(max(0, self._position - 1))
+        return self._position == 0 or handle.read(1) == b"\n"
 
     @override
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -294,10 +314,11 @@ def suggested(spec: SweepSpec, task: str, number: int, records: Sequence[Record]
         spec: the sweep.
         task: the name of the task.
         number: the number of the trial.
-        records: the ended trials of the task's search.
+        records: the earlier trials of the task's search.
     """
-    if spec.sampler == "grid":
-        return grid(spec)[number]
+    if spec.sampler == "grid":  # not by number: on resumption the keys of the space may be in another order
+        tried = [record.settings for record in records]
+        return next(settings for settings in grid(spec) if settings not in tried)
     seed = derive_seed(spec.seed, task, "sampler", number) % 2**32
     sampler = TPESampler(seed=seed) if spec.sampler == "tpe" else RandomSampler(seed=seed)
     found = study_of(spec, records, sampler).ask(_distributions(spec)).params
@@ -366,7 +387,8 @@ def _by_epoch(outcome: Outcome) -> Iterator[tuple[int, float]]:
 
 
 def _distributions(spec: SweepSpec) -> dict[str, BaseDistribution]:
-    return {key: _distribution(values) for key, values in spec.space.items()}
+    # Optuna draws in this order: sorted, so that results do not depend on the order of the file.
+    return {key: _distribution(values) for key, values in sorted(spec.space.items())}
 
 
 def _distribution(values: tuple[Any, ...] | Range) -> BaseDistribution:

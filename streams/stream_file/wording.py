@@ -53,13 +53,16 @@ def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tupl
         loc = (*above, *details["loc"])
         cause = details.get("ctx", {}).get("error")
         if isinstance(cause, Inconsistent):
-            yield from cause.problems
+            yield from ((_without_tags(loc) + path, text) for path, text in cause.problems)
         elif isinstance(cause, ValidationError):
             yield from _word(cause, root, loc)
         elif not _all_entries_were_wrong(details):
             keys = loc[:-1] if _is_about_key(loc) else loc
-            path = tuple(part for part in keys if not str(part).startswith(TAG))
-            yield path, _paragraph(details, loc, root)
+            yield _without_tags(keys), _paragraph(details, loc, root)
+
+
+def _without_tags(loc: KeyPath) -> KeyPath:
+    return tuple(part for part in loc if not str(part).startswith(TAG))
 
 
 def _is_about_key(loc: KeyPath) -> bool:

@@ -64,6 +64,19 @@ def test_sampler_is_deterministic_given_the_history(sampler: str) -> None:
     assert len({str(each["bank"]) for each in first}) == 2
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_draws_do_not_depend_on_the_order_of_the_keys(sampler: str) -> None:
+    found: list[list[dict[str, Any]]] = []
+    for space in (DRAWN, dict(reversed(DRAWN.items()))):
+        spec, past = small_sweep(space=space, sampler=sampler, trials=30), list[Record]()
+        for number in range(14):
+            settings = suggested(spec, "one", number, past)
+            assert [*settings] == [*space], "settings are shown in the order of the file"
+            past.append(record(number, [settings["training.learning_rate"]], **settings))
+        found.append([each.settings for each in past])
+    assert found[0] == found[1]
+
+
 def test_median_prunes_trials_below_the_median_of_the_epoch() -> None:
     others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
     assert should_prune("median", [0.4], 4, 0.1, others)
@@ -175,6 +188,10 @@ def test_tried_settings_are_not_repeated(
     assert sorted(str(settings) for settings in learned) == ["{'bank.bottleneck': 2}", "{'bank.bottleneck': 4}"]
     assert [line["score"] for line in found] == [line["settings"]["bank.bottleneck"] / 10 for line in found]
     assert [line["seconds"] for line in found].count(0.0) == 3
+    first = {str(line["settings"]): line["number"] for line in reversed(found)}
+    same = [line["number"] if line["same_as"] is None else line["same_as"] for line in found]
+    assert same == [first[str(line["settings"])] for line in found]
+    assert [line["same_as"] is None for line in found] == [line["seconds"] > 0 for line in found]
 
 
 def test_missing_optuna_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

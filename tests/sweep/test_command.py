@@ -11,7 +11,8 @@ import pytest
 from continual_petl import InputError
 from continual_petl.cli.main import main
 from continual_petl.streams.stream_file.dump import dump_stream
-from continual_petl.sweep import sweep
+from continual_petl.sweep import runner, sweep
+from continual_petl.sweep.study import Outcome
 from tests.sweep.sweeps import ended, small_stream, small_sweep
 
 Folder = Callable[..., Path]
@@ -40,6 +41,32 @@ def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pyt
     assert "continual-petl run sweeps/tiny/chosen.yaml" in shown.out
     assert main(["run", "sweeps/tiny/chosen.yaml", "--dry-run"]) == 0
     assert [line["task"] for line in ended(bench / "sweeps" / "tiny")] == ["one", "one"]
+
+
+def test_a_repeated_trial_is_shown_as_the_earlier_one(
+    bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {
+        2: Outcome(state="complete", score=0.5, seconds=7.0),
+        4: Outcome(state="pruned", scores=(0.25,), seconds=7.0),
+        8: Outcome(state="failed", reason="it diverged", seconds=7.0),
+    }
+    monkeypatch.setattr(runner, "carried_out", lambda _, record: outcomes[record.settings["bank.bottleneck"]])
+    Path("sweep.yaml").write_text("space: {bank.bottleneck: [2, 4, 8]}\nsampler: random\ntrials: 20\nseeds: 1\n")
+    assert main(["sweep", "stream.yaml", "sweep.yaml", "--task", "one"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    for size, learned, repeated in (
+        (2, "accuracy 0.5000 in 7 s", "accuracy 0.5000 as trial {}"),
+        (4, "pruned after epoch 1", "pruned after epoch 1 as trial {}"),
+        (8, "failed: it diverged", "failed as trial {}: it diverged"),
+    ):
+        of_size = [line for line in lines if f"bank.bottleneck {size}: " in line]
+        first = of_size[0].split(": ")[0].rpartition(" ")[2]
+        assert [line.partition(f"bank.bottleneck {size}: ")[2] for line in of_size] == [
+            learned,
+            *[repeated.format(first)] * (len(of_size) - 1),
+        ]
+        assert len(of_size) > 1
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from continual_petl.errors import Interrupted, StoreError
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import dump_stream
 from continual_petl.sweep import runner, sweep
-from continual_petl.sweep.study import STUDY, Outcome
+from continual_petl.sweep.study import STUDY, Outcome, _Journal
 from tests.processes import Forked, fork_workers
-from tests.sweep.sweeps import GRID, ended, records, small_stream, small_sweep, without_time
+from tests.sweep.sweeps import GRID, SPACE, ended, records, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
 SCRIPT = """
@@ -80,6 +80,27 @@ def test_a_stop_between_any_two_steps_changes_nothing(
     assert learned == once, "no trial may be learned twice"
     assert ended(tmp_path / "torn") == ended(tmp_path / "whole")
     assert result.num_left == 0
+
+
+@pytest.mark.parametrize("trials", [3, None])
+def test_a_grid_resumed_with_its_keys_in_another_order_tries_each_combination_once(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int | None
+) -> None:
+    monkeypatch.setattr(runner, "carried_out", lambda _, r: Outcome(state="complete", score=r.number / 10))
+    tasks = small_stream(backbone_folder())
+    sweep(tasks, small_sweep(trials=1), folder=tmp_path)
+    with pytest.raises(Stop):  # the second trial has begun, but not ended
+        sweep(tasks, small_sweep(trials=2), folder=tmp_path, on_trial=stop_at(1, "begun"))
+    sweep(tasks, small_sweep(space=dict(reversed(SPACE.items())), trials=trials), folder=tmp_path)
+    settings = [line["settings"] for line in ended(tmp_path)]
+    assert settings == GRID[:trials]
+
+
+def test_a_grid_resumed_with_its_values_in_another_order_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = small_stream(backbone_folder())
+    sweep(tasks, small_sweep(), folder=tmp_path, minutes=0)
+    with pytest.raises(InputError, match=r"space\.bank\.bottleneck\.0 was 2, is 4"):
+        sweep(tasks, small_sweep(space=SPACE | {"bank.bottleneck": [4, 2]}), folder=tmp_path, minutes=0)
 
 
 @pytest.mark.slow
@@ -173,6 +194,49 @@ def test_foreign_lines_are_refused(backbone_folder: Folder, tmp_path: Path, text
     (tmp_path / STUDY).write_text(text)
     with pytest.raises(StoreError, match=rf"study\.jsonl: this file was not written by a sweep \(.*({says})"):
         sweep(tasks, small_sweep(), folder=tmp_path)
+
+
+def test_each_line_of_the_journal_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / STUDY
+    journal = _Journal(file)
+    assert [*journal.read_logs(0)] == [], "there is no file yet"
+    for number in range(5):
+        journal.append_logs([{"a": number}, {"b": number}])
+        assert [*journal.read_logs(2 * number)] == [{"a": number}, {"b": number}]
+        assert [*journal.read_logs(2 * number + 2)] == []
+    assert [*journal.read_logs(7)] == [{"b": 3}, {"a": 4}, {"b": 4}], "earlier lines can be read again"
+    file.write_bytes(b"\n" * file.stat().st_size)  # whoever read these again would take each for a line
+    journal.append_logs([{"a": 5}])
+    assert [*journal.read_logs(10)] == [{"a": 5}]
+
+
+def test_an_incomplete_line_of_the_journal_is_read_when_it_is_complete(tmp_path: Path) -> None:
+    file = tmp_path / STUDY
+    journal = _Journal(file)
+    file.write_bytes(b'{"a": 1}\n{"a"')
+    assert [*journal.read_logs(0)] == [{"a": 1}]
+    assert [*journal.read_logs(1)] == []
+    with file.open("ab") as handle:
+        handle.write(b": 2}\n")
+    assert [*journal.read_logs(1)] == [{"a": 2}]
+    file.write_bytes(b'{"a": 1}\n')  # cut
+    assert [*journal.read_logs(2)] == []
+    file.write_bytes(b'{"a": 1}\n{"a": "longer"}\n{"a": 3}\n')
+    assert [*journal.read_logs(2)] == [{"a": 3}]
+    file.write_bytes(
+        b'{"a": 10}\n{"a": "much longer than before"}\n{"a": 3}\n{"a": 4}\n'
+    )  # the position is within a line
+    assert [*journal.read_logs(3)] == [{"a": 4}]
+
+
+def test_a_line_of_the_journal_that_is_no_json_is_named_each_time(tmp_path: Path) -> None:
+    (tmp_path / STUDY).write_bytes(b'{"a": 1}\n{"a": \xff}\n')
+    journal = _Journal(tmp_path / STUDY)
+    for _ in range(2):
+        lines = journal.read_logs(0)
+        assert next(lines) == {"a": 1}
+        with pytest.raises(ValueError, match="line 2: "):
+            next(lines)
 
 
 def test_sweep_of_an_earlier_version_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ prunes: median
     for fragment, problem in zip(
         (
             "key space.bank.bottleneck: got 8; must be a list of values, or a mapping with low and high",
-            "got 0.1; it must be above low, which is 1.0",
+            "key space.training.learning_rate.high: got 0.1; it must be above low, which is 1.0",
             "key space.training.epochs: got a list of 0; allowed: a list, not empty",
             "key sampler: got 'bayes'; allowed: grid, tpe, random",
             "key trials: got 0; allowed: a whole number of at least 1",
@@ -85,7 +85,7 @@ prunes: median
         ("space: {training.epochs: [1, 1]}\n", "key space.training.epochs.1: 1 is in the list twice"),
         (
             "space: {training.learning_rate: {low: 0.0, high: 0.1, log: true}}\nsampler: tpe\ntrials: 2\n",
-            "key space.training.learning_rate: low: got 0.0; it must be above 0 with log: true",
+            "key space.training.learning_rate.low: got 0.0; it must be above 0 with log: true",
         ),
         ("space: {bank: [lora], bank.bottleneck: [2]}\n", "is a part of bank, which is tried as well"),
         ("space: {training.epochs: [3, 0]}\n", "space.training.epochs.1: got 0; allowed: a whole number of at least 1"),
@@ -173,6 +173,20 @@ def test_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
 def test_python_values_that_a_file_cannot_hold_are_refused() -> None:
     with pytest.raises(InputError, match=r"got \w+Path\('a'\); a sweep tries text, finite numbers"):
         SweepSpec.model_validate({"space": {"bank": [Path("a")]}})
+
+
+def test_bounds_in_the_wrong_order_are_reported_by_their_key() -> None:
+    with pytest.raises(InputError, match=r"^Range: key high: got 8; it must be above low, which is 10$"):
+        Range(low=10, high=8)
+    with pytest.raises(InputError, match=r"^SweepSpec: key space\.bank\.bottleneck\.high: got 8; it must be above low"):
+        SweepSpec.model_validate({"space": {"bank.bottleneck": {"low": 10, "high": 8}}, "sampler": "tpe", "trials": 2})
+
+
+def test_contradictions_are_reported_once_single_keys_are_right(tmp_path: Path) -> None:
+    text = "space: {training.epochs: {low: 1, high: 3}}\nseeds: 0\n"
+    assert [problem.split(": ")[1] for problem in problems_of(tmp_path, text)] == ["key seeds"]
+    (problem,) = problems_of(tmp_path, text.replace("0", "1"))
+    assert "is a range, but a grid needs a list of values" in problem
 
 
 def test_an_unknown_task_lists_the_known_ones() -> None:

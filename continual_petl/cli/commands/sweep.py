@@ -105,11 +105,12 @@ def _as_text(record: Record) -> None:
     from continual_petl.sweep.settings import described
 
     title = f"trial {record.number}" if record.role == "search" else f"seed {record.seed}"
+    twin = "" if record.same_as is None else f" as trial {record.same_as}"
     ended = {
         "begun": "",
-        "complete": f": {record.metric} {record.score or 0:.4f} in {record.seconds:.0f} s",
-        "pruned": f": pruned after epoch {len(record.scores)}",
-        "failed": f": failed: {record.reason}",
+        "complete": f": {record.metric} {record.score or 0:.4f}{twin or f' in {record.seconds:.0f} s'}",
+        "pruned": f": pruned after epoch {len(record.scores)}{twin}",
+        "failed": f": failed{twin}: {record.reason}",
     }[record.state]
     print(printable(f"{record.task}, {title}: {described(record.settings)}{ended}"), file=sys.stderr, flush=True)
 
