@@ -25,7 +25,6 @@ SETTINGS = (
 )  # fmt: skip
 """Variables whose values are shown; other variables (keys, paths) are at most reported as set."""
 _MIN_FREE_BYTES = 1e9
-_TIMEOUT_S = 3.0
 
 
 def packages() -> dict[str, Any]:

@@ -46,11 +46,11 @@ def learn_and_show(
     ``done`` is the message if all tasks are already learned; by default it says that the run has every task of the
     stream. ``only``: the task to learn, instead of all tasks of the stream.
     """
+    callbacks: list[L.Callback] = [NoForgetting(arguments.check), RoutingWatch(), *watching(arguments)]
     known = folder.is_dir() and not arguments.json and not options.get("replace")
     if known and ({task.name for task in stream} if only is None else {only}) <= set(Store(folder).tasks):
         done = done or f"nothing to learn: {folder} already has every task of the stream"
-        say(done)
-    callbacks: list[L.Callback] = [NoForgetting(arguments.check), RoutingWatch(), *watching(arguments)]
+        callbacks.insert(0, _AtStart(done))
     options = {
         **options,
         "callbacks": callbacks,
@@ -76,6 +76,17 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
     else:
         callbacks.append(_IgnoredSettings())
     return callbacks
+
+
+class _AtStart(StreamCallback):
+    """Prints a message when the run begins: after the preflight checks."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    @override
+    def on_run_start(self, run: WatchedRun) -> None:
+        say(self._message)
 
 
 class _IgnoredSettings(StreamCallback):

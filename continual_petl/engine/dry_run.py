@@ -13,7 +13,7 @@ import numpy as np
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.engine.changed_settings import forgotten_tasks, tasks_without_routing
 from continual_petl.engine.checks.mistakes import Problems, key_of
-from continual_petl.engine.checks.preflight import check_plan, preflight
+from continual_petl.engine.checks.preflight import check_pinned, check_plan, preflight
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.state_cache import decide_state_cache
 from continual_petl.engine.trainers import num_processes
@@ -92,7 +92,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     asked = None if only is None else [only]
     preflight(session, replace, asked)
     if session.store.pinned() is not None:
-        session.check_backbone()
+        check_pinned(session)
     facts, problems = list[Preview](), Problems()
     learned = set(session.store.tasks).difference(replace)
     for task in [task for task in session.spec.tasks if only in (None, task.name)]:

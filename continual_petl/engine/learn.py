@@ -20,7 +20,7 @@ from continual_petl.callbacks import LiveProgress, Loggers, Progress, StreamCall
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.engine.changed_settings import changed_settings, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.checks.changed_tasks import with_task
-from continual_petl.engine.checks.preflight import asked_tasks, preflight
+from continual_petl.engine.checks.preflight import asked_tasks, check_pinned, preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
 from continual_petl.engine.parallel.scheduler import learn_in_parallel
@@ -205,7 +205,7 @@ def _opened(
             # Another process has changed the run in the meantime, so its files have to be checked again.
             session = opened()
         session.store.clean()
-        session.check_backbone()
+        check_pinned(session)
         yield session, request
 
 

@@ -364,7 +364,7 @@ class Run:
                 and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes that run banks, used where that saves time; None: one for each core. In
                 a script, call this under ``if __name__ == "__main__":``, since the processes import the script. If a backbone
-                is already in memory, that copy is checked, in this process alone.
+                is already in memory, that copy is checked, in this process alone. No effect with ``probe=False``.
             progress: called with the number of certificates checked so far and the total.
 
         Returns:
@@ -372,8 +372,11 @@ class Run:
             they name the file in parentheses.
 
         Raises:
-            InputError: if the task is not learned, or ``probe=False`` is combined with ``data`` or ``limit``.
+            InputError: if the task is not learned, ``jobs`` is less than 1, or ``probe=False`` is combined with ``data`` or
+                ``limit``.
         """
+        if jobs is not None and jobs < 1:
+            raise InputError(f"jobs: got {jobs}; the number of processes must be at least 1.")
         if task is not None:
             self.check_learned(task)
         from continual_petl.engine.verify.digests import verify_digests, with_metric

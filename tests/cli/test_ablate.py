@@ -73,7 +73,8 @@ def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, ca
     [
         (["--task", "sngle"], "learned tasks: single"),
         (["--spans", "0-7"], "'0-7' is not a valid span of layers.*has layers 0 to 1"),
-        (["--spans", "all", "0"], "spans: 'all' is not a valid span of layers"),
+        (["--spans", "all", "0"], "spans: all cannot be combined with other spans; give it alone"),
+        (["--spans", "0-1", "single"], "spans: single cannot be combined with other spans; give it alone"),
         (["--output", "FOLDER/a.txt"], "ends in '.txt'; give a name that ends in .json"),
         (["--html", "FOLDER/a.json"], "ends in '.json'; give a name that ends in .html"),
         (["--html", "FOLDER/none/a.html"], "there is no folder .*none; create it"),

@@ -159,6 +159,9 @@ def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
 
 def test_digests_are_verified_without_importing_torch(bench: Bench, light: Light) -> None:
     assert light(bench, ["verify", "FOLDER/run", "--digests"]) == (0, "", "")
+    code, said, imported = light(bench, ["verify", "FOLDER/run", "--digests", "--jobs", "0"])
+    assert (code, imported) == (2, "")
+    assert "jobs: got 0; the number of processes must be at least 1" in said
     bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
     content = bank.read_bytes()
     bank.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -228,6 +231,23 @@ def test_missing_backbone_error_names_the_backbone_of_the_run(
     said = capsys.readouterr().err
     assert said.rstrip().endswith(f"The run was learned on backbone {str(backbone_folder())!r}.")
     assert "is missing" not in said
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_missing_backbone_is_reported_with_its_line_if_nothing_is_left_to_learn(
+    bench: Bench, backbone_folder: Callable[[], Path], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    learned = bench.stream[: bench.stream.index("  - name: other")]
+    words = ["run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run"]
+    (bench.folder / "stream.yaml").write_text(learned)
+    assert bench.main(*words, *more) == 0
+    shown = capsys.readouterr()
+    assert ("nothing to learn" in shown.out + shown.err) is (not more)
+    (bench.folder / "stream.yaml").write_text(learned.replace(str(backbone_folder()), "minlm"))
+    assert bench.main(*words, *more) == 2
+    shown = capsys.readouterr()
+    assert "stream.yaml:3: key backbone.name: backbone 'minlm' cannot be loaded" in shown.err
+    assert "nothing to learn" not in shown.out + shown.err
 
 
 WRONG_TASK = """\

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -133,6 +134,64 @@ def test_checks_missing_from_another_process_are_done_here(
     assert told(checks) == told(Run(many).verify())
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("num_failing", [1, 2])
+def test_failing_process_ends_only_its_own_share(monkeypatch: pytest.MonkeyPatch, num_failing: int) -> None:
+    """Two other processes, of which one or both fail at their first portion."""
+    begun: list[Helper] = []
+
+    class Helper:
+        def __init__(self, *_: object, **more: object) -> None:
+            begun.append(self)
+            self.learned: list[str] = []
+            self.closed = False
+
+        def learn(self, chunk: list[tuple[str, bool]]) -> tuple[list[str], bool]:
+            assert not self.closed
+            self.learned.append(chunk[0][0])
+            if self in begun[:num_failing]:
+                raise processes.WorkerDied
+            time.sleep(0.002)
+            return [chunk[0][0]], True
+
+        def close(self) -> None:
+            self.closed = True
+
+    class Here:
+        share: int | None = None
+        other_seed = False
+        checked: ClassVar[list[tuple[str, int | None]]] = []
+
+        def divide(self, jobs: int) -> None:
+            self.share = 7
+
+        def check_all(self, chunk: list[tuple[str, bool]]) -> list[str]:
+            time.sleep(0.01)
+            self.checked.append((chunk[0][0], self.share))
+            return [chunk[0][0]]
+
+    monkeypatch.setattr(whole_run, "Processes", Helper)
+    Here.checked.clear()
+    here, names = Here(), [str(number) for number in range(60)]
+    seen: list[int] = []
+    chunks = [[(name, True)] for name in names]
+    found = whole_run._checked(here, chunks, 3, lambda done, total: seen.append(done))  # type: ignore[arg-type]
+    assert list[object](found) == names
+    assert seen == list(range(1, 61))
+    assert [len(helper.learned) for helper in begun[:num_failing]] == [1] * num_failing, (
+        "a failed process was used again"
+    )
+    assert all(helper.closed for helper in begun)
+    assert here.share is None
+    assert dict(here.checked).keys() >= {helper.learned[0] for helper in begun[:num_failing]}
+    if num_failing == 1:
+        assert len(begun[1].learned) > len(here.checked), "the other process stopped too"
+        assert {share for _, share in here.checked[1:]} == {7}
+        assert here.other_seed
+    else:
+        assert here.checked[-1][1] is None, "no other process is left, so all threads have to be used"
+
+
 def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_stream(whole / "stream.yaml"), Store(whole))
     checker = Checker(session, indexed=False, data=False).divide(torch.get_num_threads())()
@@ -170,9 +229,10 @@ def test_in_memory_backbone_is_checked_in_this_process(many: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("jobs", [0, -1])
-def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
+@pytest.mark.parametrize("probe", [True, False])
+def test_the_number_of_processes_is_at_least_one(many: Path, probe: bool, jobs: int) -> None:
     with pytest.raises(InputError, match=f"jobs: got {jobs}; the number of processes must be at least 1"):
-        Run(many).verify(jobs=jobs)
+        Run(many).verify(probe=probe, jobs=jobs)
 
 
 def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

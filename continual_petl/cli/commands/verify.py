@@ -27,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     how.add_argument("--data", action="store_true", help="also evaluate on the test rows again")
     text = "compare only the chain, files and digests: fast, without loading the backbone; no bank is run"
     how.add_argument("--digests", action="store_true", help=text)
-    text = "check in at most N processes, if that saves time (default: one for each core)"
+    text = "check in at most N processes, if that saves time (default: one for each core); no effect with --digests"
     command.add_argument("--jobs", metavar="N", type=int, help=text)
     text = "also check that the run was signed with the private key of this Ed25519 public key (a PEM file)"
     command.add_argument("--public-key", metavar="FILE", help=text)

@@ -103,14 +103,18 @@ def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
         >>> chosen_spans("all", 2), chosen_spans(["1", "0-1", (1, 1)], 2)
         ([(0, 0), (0, 1), (1, 1)], [(0, 1), (1, 1)])
     """
-    spans = spans[0] if isinstance(spans, list) and spans in (["all"], ["single"]) else spans
-    if spans is None or spans == "all":
+    listed = ["all"] if spans is None else [spans] if isinstance(spans, str) else list(spans)
+    if listed == ["all"]:
         return list(combinations_with_replacement(range(num_layers), 2))
-    if spans == "single":
+    if listed == ["single"]:
         return [(number, number) for number in range(num_layers)]
-    listed = [spans] if isinstance(spans, str) else list(spans)
     if not listed:
         raise InputError("spans: the list is empty; give all, single, or spans such as 0-3")
+    for word in ("all", "single"):
+        if word in listed:
+            raise InputError(
+                f"spans: {word} cannot be combined with other spans; give it alone, or give spans such as 0-3 5"
+            )
     return sorted({_span(span, num_layers) for span in listed})
 
 

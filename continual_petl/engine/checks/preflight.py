@@ -182,6 +182,19 @@ def _loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> b
     return len(problems.found) == num_problems
 
 
+def check_pinned(session: Session) -> None:
+    """Check that the banks of the run folder belong to the stream's backbone, also if nothing is left to learn.
+
+    Raises:
+        InputError: if the backbone cannot be loaded.
+        StoreError: if the banks belong to another backbone.
+    """
+    problems = Problems()
+    with problems.collected(("backbone",)), about("name"):
+        session.check_backbone()
+    problems.raise_all()
+
+
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
     """Return whether the backbone can learn a task of this kind; if not, record the problem."""
     backbone = session.backbone(task)

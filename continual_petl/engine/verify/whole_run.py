@@ -8,11 +8,13 @@ verdict never depends on whether other processes work.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
@@ -143,37 +145,59 @@ def _checked(checker: Checker, chunks: list[_Chunk], jobs: int | None, progress:
 
 
 def _share(checker: Checker, chunks: dict[int, _Chunk], jobs: int, note: Callable[..., int]) -> None:
-    """Check portions in this process and others; ``note`` is called with each number, and its checks if another made them."""
-    workers = Processes(checker.divide(jobs), jobs - 1, opening=_open, act=_check_here)
-    with closing(workers), ThreadPoolExecutor(workers.jobs) as threads:
-        left = {number: threads.submit(workers.learn, chunk) for number, chunk in chunks.items()}
+    """Check portions in this process and others; ``note`` is called with each number, and its checks if another made them.
+
+    Another process that fails, for whatever reason, is not used again: its portion is checked here.
+    """
+    make, unbegun = checker.divide(jobs), deque(chunks)
+    helpers = [Processes(make, 1, opening=_open, act=_check_here) for _ in range(jobs - 1)]
+    num_helpers, answers = len(helpers), SimpleQueue[tuple[int, tuple[list[TaskCheck], bool] | None]]()
+
+    def use(helper: Processes) -> None:
+        with closing(helper):
+            while (number := _taken(unbegun.popleft)) is not None:
+                try:
+                    answers.put((number, helper.learn(chunks[number])))
+                except Exception:
+                    answers.put((number, None))
+                    return
+
+    with ThreadPoolExecutor(num_helpers) as threads:
         try:
-            while left:
-                for number in [number for number, future in left.items() if future.done()]:
-                    future = left.pop(number)
-                    if future.exception() is None:
-                        checks, other_seed = future.result()
-                        checker.other_seed |= other_seed
-                        note(number, checks)
-                    else:  # whatever the reason: no further process is started
-                        workers.stopping = True
-                        note(number)
-                unbegun = next((number for number in reversed(left) if left[number].cancel()), None)
-                if unbegun is not None:
-                    del left[unbegun]
-                    note(unbegun)
-                elif left:
-                    wait(left.values(), return_when=FIRST_COMPLETED)
+            for helper in helpers:
+                threads.submit(use, helper)
+            for _ in chunks:  # one verdict at a time, whoever makes it
+                number = _taken(unbegun.pop) if answers.empty() else None
+                if number is not None:
+                    note(number)
+                    continue
+                number, answer = answers.get()
+                if answer is None:
+                    num_helpers -= 1
+                    checker.share = checker.share if num_helpers else None
+                    note(number)
+                else:
+                    checks, other_seed = answer
+                    checker.other_seed |= other_seed
+                    note(number, checks)
         except BaseException:
-            workers.kill()
+            unbegun.clear()
+            for helper in helpers:
+                helper.kill()
             raise
         finally:
             checker.share = None
 
 
+def _taken(take: Callable[[], int]) -> int | None:
+    """Return a portion's number taken from a queue; None if the queue is empty."""
+    try:
+        return take()
+    except IndexError:
+        return None
+
+
 def _check_jobs(jobs: int | None) -> None:
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs: got {jobs}; the number of processes must be at least 1.")
     if jobs != 1 and is_being_started():
         raise InputError(
             "jobs: a process that verifies imports the script that started it, and would start verifying again: put "
