@@ -87,7 +87,7 @@ class WandbBoard:
 
 
 def tables(facts: RunFacts) -> dict[str, pd.DataFrame]:
-    """Return the tables ``R``, with a row for each known score up to `WHOLE_UP_TO` tasks, and ``growth``, with one for each task."""
+    """Return the tables ``R``, with the known scores, and ``growth``, with a row for each task."""
     import pandas as pd  # takes a moment to import
 
     cells, tasks = facts.results.to_pandas(tidy=True), facts.results.tasks

@@ -232,7 +232,8 @@ def _read(value: Any, form: Form | None, number: int, taken: AcceptedRows, most:
             found = reads.read(place, record[name])
         except ValueError as error:
             raise bad_row(number, f"{name}: {error}; {must}") from error
-        parts.append(record[name] if holds == name == "messages" else found)  # an answer has the row as it was sent
+        as_sent = holds == name == "messages" and isinstance(record[name], list)  # an answer has the row as it was sent
+        parts.append(record[name] if as_sent else found)
     row = parts[0] if len(parts) == 1 else tuple(parts)
     if (length := sum(map(len, _texts(row)))) > most:
         what = f"{length:,} characters; at most {most:,} are allowed: shorten it"

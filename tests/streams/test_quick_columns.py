@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
@@ -71,6 +71,7 @@ def test_any_text_is_read_as_one_by_one_or_not_at_all(
 def test_what_the_standard_library_writes_is_read_at_once(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], quoting: Any
 ) -> None:
+    assume(sum(cell.count("\0") for row in rows for cell in row) <= 16)  # more of them are taken for binary data
     path, file = tmp_path_factory.mktemp("csv") / "a.csv", io.StringIO()
     csv.writer(file, quoting=quoting).writerows([("text", "label"), *rows])
     path.write_bytes(file.getvalue().encode())
