@@ -56,6 +56,8 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
     Raises:
         InputError: with all problems; their keys start at the top of the stream.
     """
+    if spec.backbone.remote_code:
+        return  # whether its code may be executed is asked first
     if any(_is_missing(spec.resolved_data(task)) for task in new):
         _without_model(spec, [(key_of(spec, task), task) for task in new]).raise_all()
 
