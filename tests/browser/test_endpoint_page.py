@@ -56,7 +56,7 @@ def test_text_is_predicted_on_the_page(browser: Browser, learned: Path, address:
 
         page.get_by_label("Text", exact=True).fill(" ")
         page.get_by_role("button", name="Predict").click()
-        page.get_by_role("alert").filter(has_text="row 1: it is empty").wait_for()
+        page.get_by_role("alert").filter(has_text="row 1: text: empty").wait_for()
         assert {url.split("/")[2] for url in opened.asked} == {address.split("/")[2]}
         opened.wrong.clear()  # the browser itself logs the status 422
 
