@@ -180,4 +180,4 @@ def when_stopped(how: str, arguments: argparse.Namespace) -> str:
         return f"{how} after all tasks were learned and saved; the same command shows the result"
     if arguments.command not in ("run", "learn", "sweep"):
         return f"{how}; the same command starts again from the beginning"
-    return f"{how}; whatever was learned or saved before is kept, and the same command goes on from there"
+    return f"{how}; everything saved so far is kept: run the same command again to continue"

@@ -98,7 +98,7 @@ def has_lines(file: TextFile, lists: Collection[str], *, named_so: bool) -> bool
 def rows_of_lines(
     first: int, lines: Iterable[str], file: TextFile, bad: Bad, columns: Collection[str] | None
 ) -> Iterator[Numbered]:
-    """Yield the rows of lines of which the first has this number; otherwise like `json_records`."""
+    """Yield the rows of some lines of a file, numbered from ``first``; otherwise like `json_records`."""
     return _valid(_lines(first, lines, bad, columns), file, bad, columns)
 
 

@@ -135,9 +135,9 @@ def test_ignored_signal_stays_ignored() -> None:
 @pytest.mark.parametrize(
     ("begun", "where", "says"),
     [
-        (False, "from_yaml", "; whatever was learned or saved before is kept, and the same command goes on from there"),
-        (False, "preflight", "; whatever was learned or saved before is kept"),
-        (True, "preflight", "; whatever was learned or saved before is kept, and the same command goes on from there"),
+        (False, "from_yaml", "; everything saved so far is kept: run the same command again to continue"),
+        (False, "preflight", "; everything saved so far is kept"),
+        (True, "preflight", "; everything saved so far is kept: run the same command again to continue"),
         (True, "verify", "after all tasks were learned and saved; the same command shows the result"),
     ],
 )
