@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from continual_petl.predictor.records import (
 )
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
-from continual_petl.streams.reader.faulty_rows import Bad
+from continual_petl.streams.reader.faulty_rows import Bad, Numbered
 from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.reader.wanted import LISTS, Wanted
@@ -120,37 +120,7 @@ def read_rows(
     reads = None if columns_of is None or task is None else columns_of(task)
     if has_lines and reads is not None:
         _check_lines(path, reads)
-    known: dict[str, TaskColumns] = {}
-
-    def columns_in(record: Record, where: str) -> TaskColumns | None:
-        name = task if task_column is None else _task_of(record, task_column, where)
-        if columns_of is None or name is None:
-            return None
-        if name not in known:
-            try:
-                known[name] = columns_of(name)
-                if task_column is not None:
-                    known[name].check_beside(task_column)
-            except InputError as error:
-                raise InputError(f"{where}: {error}") from error
-        return known[name]
-
-    def row_in(record: Record, where: str) -> Named:
-        own = columns_in(record, where)
-        certificate = None if own is None else own.certificate
-        name = "" if certificate is None else certificate.task
-        if has_lines:
-            return name, row_of_line(record["text"], where, certificate, limits), None
-        if own is None:
-            made, form = record, unnamed_form(record, where, "--task NAME, or --task-column NAME")
-        else:
-            made = own.completed(record, where)
-            form = own.form_of(made, where, mixed=task_column is not None)
-        row = row_of(made, where, form, in_table=in_table)
-        if seen is not None:
-            seen(record, where)
-        return name, row, record
-
+    rows = _Rows(columns_of, task, task_column, limits, has_lines=has_lines, in_table=in_table)
     _check_file(path)
     columns: Set[str] | None = unnamed_columns() if columns_of is None else None if reads is None else reads.read
     if whole or has_lines:
@@ -162,22 +132,77 @@ def read_rows(
     faulty = UnusableRows(place)
     leave_out = unusable or faulty
     bad: Bad = lambda number, what, advice: leave_out(number, f"{what}. {advice}", {})  # noqa: E731
-    blank = 0  # the first blank line of those before this one
-    for number, record in read_records(place, path, limits, wanted, bad=bad):
-        if has_lines and not record["text"].strip():
-            blank = blank or number  # no rows if nothing follows
+    found = read_records(place, path, limits, wanted, bad=bad)
+    for number, record in _without_last_blanks(found) if has_lines else found:
+        where = f"{place}:{number}"
+        try:
+            row = rows.row(record, where)
+        except InputError as error:
+            leave_out(number, str(error).removeprefix(f"{where}: "), record)
             continue
-        blanks = ((line, {"text": ""}) for line in range(blank, number)) if blank else ()
-        blank = 0
-        for at, found in chain(blanks, [(number, record)]):
-            where = f"{place}:{at}"
-            try:
-                row = row_in(found, where)
-            except InputError as error:
-                leave_out(at, str(error).removeprefix(f"{where}: "), found)
-            else:
-                yield row
+        if seen is not None and not has_lines:
+            seen(record, where)
+        yield row
     faulty.check()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How the records of a file become rows; the arguments are those of `read_rows`."""
+
+    columns_of: ColumnsOf | None
+    task: str | None
+    task_column: str | None
+    limits: LimitsSpec
+    has_lines: bool
+    """Whether each record is a line of text."""
+    in_table: bool
+    """Whether cells are texts, which hold lists as JSON."""
+    known: dict[str, TaskColumns] = field(default_factory=dict)
+
+    def row(self, record: Record, where: str) -> Named:
+        """Return the row that a record holds.
+
+        Raises:
+            InputError: if it cannot be used.
+        """
+        own = self._columns(record, where)
+        certificate = None if own is None else own.certificate
+        name = "" if certificate is None else certificate.task
+        if self.has_lines:
+            return name, row_of_line(record["text"], where, certificate, self.limits), None
+        if own is None:
+            made, form = record, unnamed_form(record, where, "--task NAME, or --task-column NAME")
+        else:
+            made = own.completed(record, where)
+            form = own.form_of(made, where, mixed=self.task_column is not None)
+        return name, row_of(made, where, form, in_table=self.in_table), record
+
+    def _columns(self, record: Record, where: str) -> TaskColumns | None:
+        name = self.task if self.task_column is None else _task_of(record, self.task_column, where)
+        if self.columns_of is None or name is None:
+            return None
+        if name not in self.known:
+            try:
+                self.known[name] = self.columns_of(name)
+                if self.task_column is not None:
+                    self.known[name].check_beside(self.task_column)
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from error
+        return self.known[name]
+
+
+def _without_last_blanks(lines: Iterable[Numbered]) -> Iterator[Numbered]:
+    """Yield lines except blank ones at the end, which hold no rows."""
+    blank = 0  # the first blank line of those before this one
+    for number, record in lines:
+        if not record["text"].strip():
+            blank = blank or number
+            continue
+        if blank:
+            yield from ((line, {"text": ""}) for line in range(blank, number))
+            blank = 0
+        yield number, record
 
 
 def _check_lines(path: Path, columns: TaskColumns) -> None:
