@@ -75,7 +75,7 @@ def quick_columns(
 def _of_json_lines(file: TextFile, read: dict[str, list[Any]]) -> dict[str, list[Any]]:
     types: dict[str, Any] | None = None
     number, repeating, faulty = 1, {*read}, FaultyRows(file.place, "line")
-    for block in file.blocks():
+    for block in file.blocks(at_once=_BYTES_AT_ONCE // 4):
         cells = (
             None if types is None or len(block) > file.limits.cell_chars else _of_flat_lines(block, types, repeating)
         )
@@ -108,20 +108,16 @@ def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) ->
     pyarrow takes objects one after the other, wherever their lines end, and ends the process if there is something else
     between them. So each line may have only two braces, its first and last character: then it is one object, or no JSON.
     """
-    import numpy as np
     import pyarrow as pa
     import pyarrow.json as arrow_json
 
     data = block.removesuffix("\n").encode()
-    marks = np.frombuffer(data, np.uint8)
-    starts = np.flatnonzero(marks == ord("\n")) + 1
-    opened, closed = np.flatnonzero(marks == ord("{")), np.flatnonzero(marks == ord("}"))
-    has_name = b"Inf" in data or b"-NaN" in data  # searching for the pattern takes as long as parsing
-    if (has_name and _NO_JSON.search(data)) or data.count(b"[") > _MOST_LISTS:
+    num_lines = data.count(b"\n") + 1
+    between = data.count(b"}\n{") == num_lines - 1 and data.startswith(b"{") and data.endswith(b"}")
+    if not between or not data.count(b"{") == data.count(b"}") == num_lines or data.count(b"[") > _MOST_LISTS:
         return None
-    if not np.array_equal(opened, np.append(0, starts)) or not np.array_equal(
-        closed, np.append(starts - 2, len(data) - 1)
-    ):
+    has_name = b"Inf" in data or b"-NaN" in data  # searching for the pattern takes as long as parsing
+    if has_name and _NO_JSON.search(data):
         return None
     try:
         table = arrow_json.read_json(
@@ -131,7 +127,7 @@ def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) ->
         )
     except (OSError, ValueError):  # pyarrow's errors are of these types, too
         return None
-    if len(table) != len(opened):
+    if len(table) != num_lines:
         return None
     found = dict[str, list[Any]]()
     for name in types:

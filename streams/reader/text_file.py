@@ -122,11 +122,11 @@ class TextFile:
         for block in self.blocks(newline):
             yield from io.StringIO(block, newline=newline)
 
-    def blocks(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
-        """Yield the content in pieces that end where a line does; otherwise like `lines`."""
+    def blocks(self, newline: Literal["", "\n"] = "\n", at_once: int = 2**18) -> Iterator[str]:
+        """Yield the content in pieces of about ``at_once`` characters that end where a line does; otherwise like `lines`."""
         most, before = self.max_line, 0  # characters before the block
         begun, size = list[str](), 0  # pieces of the line that goes on in the next piece
-        for piece in self.pieces():
+        for piece in self.pieces(at_once):
             end = piece.rfind("\n") + 1
             if not newline:
                 end = max(end, piece.rfind("\r", 0, -1) + 1)  # a line feed may follow the last character
