@@ -100,7 +100,7 @@ def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
     for end, fields in _parsed(file, style):
         if isinstance(fields, csv.Error):
             raise InputError(f"{file.place}: {_fault(file, fields, row, start, end - start)}") from fields
-        if fields[-1:] == [_END] and len(fields) == 1:
+        if fields == [_END] and start == end:  # otherwise a quotation mark is the last character
             return
         if row < 0 and not any(map(str.strip, fields)):
             raise InputError(
