@@ -27,7 +27,7 @@ from continual_petl.predictor.records import (
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
 from continual_petl.streams.reader.faulty_rows import Bad, Numbered
-from continual_petl.streams.reader.records import FORMATS, format_of, read_records, reader_of
+from continual_petl.streams.reader.records import FORMATS, read_records, reader_of
 from continual_petl.streams.reader.text_file import refuse_unknown
 from continual_petl.streams.reader.wanted import LISTS, Wanted
 from continual_petl.streams.reader.word_columns import looks_like_columns
@@ -35,7 +35,6 @@ from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
-_TABLES = (".csv", ".tsv")
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
 """A task, empty if it has to be found, one of its rows, and its full record from the file; None for rows without columns."""
@@ -113,14 +112,14 @@ def read_rows(
     Raises:
         InputError: if the file, or without ``unusable`` any of its rows, cannot be used; the message names their lines.
     """
-    reader, in_table = reader_of(path), format_of(path) in _TABLES  # once, since they may look into a whole folder
+    reader = reader_of(path)  # once, since it may look into a whole folder
     has_lines = reader == "text"
     if has_lines and task_column is not None:
         raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
     reads = None if columns_of is None or task is None else columns_of(task)
     if has_lines and reads is not None:
         _check_lines(path, reads)
-    rows = _Rows(columns_of, task, task_column, limits, has_lines=has_lines, in_table=in_table)
+    rows = _Rows(columns_of, task, task_column, limits, has_lines=has_lines)
     _check_file(path)
     columns: Set[str] | None = unnamed_columns() if columns_of is None else None if reads is None else reads.read
     if whole or has_lines:
@@ -156,8 +155,6 @@ class _Rows:
     limits: LimitsSpec
     has_lines: bool
     """Whether each record is a line of text."""
-    in_table: bool
-    """Whether cells are texts, which hold lists as JSON."""
     known: dict[str, TaskColumns] = field(default_factory=dict)
 
     def row(self, record: Record, where: str) -> Named:
@@ -176,7 +173,7 @@ class _Rows:
         else:
             made = own.completed(record, where)
             form = own.form_of(made, where, mixed=self.task_column is not None)
-        return name, row_of(made, where, form, in_table=self.in_table), record
+        return name, row_of(made, where, form), record
 
     def _columns(self, record: Record, where: str) -> TaskColumns | None:
         name = self.task if self.task_column is None else _task_of(record, self.task_column, where)

@@ -88,7 +88,7 @@ class Given:
         return [
             _value(item, images=True)
             if (record := _record(item)) is None
-            else row_of(record, f"row {number}", unnamed_form(record, f"row {number}", ASK), in_table=False)
+            else row_of(record, f"row {number}", unnamed_form(record, f"row {number}", ASK))
             for number, item in enumerate(self._items, 1)
         ]
 
@@ -110,7 +110,7 @@ class Given:
             return item if type(item) is str else _value(item, images=kind_of(self._certificate(task)).reads_images)
         columns, where = self._columns(task), f"row {number}"
         record = columns.completed(record, where)
-        return row_of(record, where, columns.form_of(record, where, mixed=mixed), in_table=False)
+        return row_of(record, where, columns.form_of(record, where, mixed=mixed))
 
     def _certificate(self, task: str) -> Certificate:
         return self._store.certificate(task)

@@ -38,7 +38,7 @@ from continual_petl.streams.sources.cells import (
     words_in,
 )
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.conversations import conversation, messages_of
+from continual_petl.streams.sources.conversations import conversation, from_text, messages_of
 from continual_petl.streams.sources.templates import fill_templates, has_fields, needed
 
 if TYPE_CHECKING:
@@ -309,14 +309,13 @@ def with_reason(shown: str, why: str) -> str:
     return shown if why.startswith(shown) else f"{shown} ({why})"
 
 
-def row_of(record: Record, where: str, form: RowForm, *, in_table: bool) -> Row:
+def row_of(record: Record, where: str, form: RowForm) -> Row:
     """Return the row that a record holds.
 
     Args:
         record: the record.
         where: its location, for messages.
         form: the columns to read, and their form.
-        in_table: whether cells are texts, which hold lists as JSON.
 
     Raises:
         InputError: if a cell is not valid.
@@ -324,8 +323,10 @@ def row_of(record: Record, where: str, form: RowForm, *, in_table: bool) -> Row:
     parts = []
     for place, name in enumerate(form.columns):
         value = cell_of(name, record)
-        if form.holds in ("tokens", "messages") or (form.options and place):
-            value = from_cell(value) if in_table else plain(value)
+        if form.holds == "messages" and not place:
+            value = plain(from_text(value))
+        elif form.holds == "tokens" or (form.options and place):
+            value = plain(from_cell(value))
         try:
             found = form.read(place, value)
         except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from continual_petl.streams.sources.cells import FaultyJson, from_cell
 from continual_petl.streams.sources.checks import Where, read_cells, show
 
 Message = dict[str, str]
@@ -28,6 +29,13 @@ RULE = (
 def is_message(value: Any) -> bool:
     """Return whether a value has the keys of a message, whatever they hold."""
     return isinstance(value, Mapping) and any(all(key in value for key in form) for form in _FORMS)
+
+
+def from_text(value: Any) -> Any:
+    """Return the messages in a cell of a table, which holds them as JSON; any other text is returned as it is."""
+    found = from_cell(value)
+    is_chat = isinstance(found, FaultyJson) or (isinstance(found, list) and bool(found) and all(map(is_message, found)))
+    return found if is_chat else value
 
 
 def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
@@ -104,9 +112,9 @@ def check_conversations(
 
     def parts_of(row: tuple[Any, ...]) -> tuple[list[Message], str]:
         source, *target = row
-        messages = messages_of(source)
+        messages = messages_of(from_text(source))
         for each in target:
-            messages += messages_of(each, "assistant")
+            messages += messages_of(from_text(each), "assistant")
         *start, end = conversation(messages, system, ends="assistant")
         return start, end["content"]
 

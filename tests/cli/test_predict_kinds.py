@@ -66,13 +66,14 @@ def test_predict_token_classification(predict: Callable[..., str], tmp_path: Pat
     assert set(record) == {"tokens", "answer"}
     assert predict("token-classification", "w10 w11 w12") == " ".join(record["answer"]) + "\n"
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"tokens": ["w10", "w11", "w12"]}\n{"tokens": "w10 w11 w12"}\n')
-    assert records(predict, "token-classification", "--input", str(file)) == [record, record]
+    as_json = json.dumps(json.dumps(record["tokens"]))  # as for training, whatever the format
+    file.write_text(f'{{"tokens": ["w10", "w11", "w12"]}}\n{{"tokens": "w10 w11 w12"}}\n{{"tokens": {as_json}}}\n')
+    assert records(predict, "token-classification", "--input", str(file)) == [record] * 3
     table = tmp_path / "answers.csv"
     predict("token-classification", "--input", str(file), "--output", str(table))
     with table.open() as handle:
         rows = list(csv.DictReader(handle))
-    assert [json.loads(row["answer"]) for row in rows] == [record["answer"]] * 2
+    assert [json.loads(row["answer"]) for row in rows] == [record["answer"]] * 3
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from continual_petl.errors import InputError
+from continual_petl.predictor.records import RowForm, row_of
 from continual_petl.streams.sources.cells import from_cell
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.conversations import (
@@ -32,6 +34,8 @@ SYSTEM = {"role": "system", "content": "be kind"}
         (("a", "b"), [user("a")], "b"),
         (([user("a")], [assistant("b")]), [user("a")], "b"),
         (([user("a"), assistant("b"), user("c")], "d"), [user("a"), assistant("b"), user("c")], "d"),
+        ((json.dumps([user("a")]), json.dumps([assistant("b")])), [user("a")], "b"),  # in a cell of a table
+        (('["a", 1]', '[{"a": 1}]'), [user('["a", 1]')], '[{"a": 1}]'),
         (([user("a")], [assistant("b"), user("c"), assistant("d")]), [user("a"), assistant("b"), user("c")], "d"),
     ],
 )
@@ -100,6 +104,15 @@ def test_rows_to_predict_end_with_the_user() -> None:
     assert conversation(messages_of("a"), "be kind", ends="user") == [user("a")]
     with pytest.raises(ValueError, match="the last message has the role assistant; it must be user"):
         conversation(messages_of([user("a"), assistant("b")]), None, ends="user")
+
+
+@pytest.mark.parametrize(
+    ("cell", "row"), [(json.dumps([user("a")]), [user("a")]), ("[1, 2]", "[1, 2]"), ("[broken", "[broken")]
+)
+def test_a_cell_to_predict_means_what_it_means_in_training(cell: str, row: Any) -> None:
+    form = RowForm("task 'talk'", ("source",), "messages", asked=True)
+    assert row_of({"source": cell}, "row 1", form) == row
+    assert check_conversations(WHERE, "source", [(cell, "b")], None) == ([messages_of(row)], ["b"])
 
 
 def test_cells_of_tables_hold_json() -> None:
