@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.data_spec import local_path
+from continual_petl.streams.schema.data_spec import join_path, local_path
 from continual_petl.streams.sources.checks import Where, read_cells, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
@@ -96,7 +96,7 @@ def decode(image: Any) -> NDArray[np.uint8]:
 
 def _located(image: Any, base: str) -> Any:
     if isinstance(image, str | os.PathLike):
-        return os.path.abspath(local_path(os.fspath(image), base))
+        return join_path(os.getcwd(), local_path(os.fspath(image), base))
     if isinstance(image, Mapping) and image.get("bytes") is None and isinstance(image.get("path"), str):
         return {**image, "path": _located(image["path"], base)}
     return image

@@ -12,6 +12,7 @@ from continual_petl.errors import InputError, known_names, show
 from continual_petl.spelling import half_character
 from continual_petl.streams.reader.faulty_rows import Numbered
 from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.schema.data_spec import join_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
@@ -101,7 +102,7 @@ def _images_in(place: str, entries: list[os.DirEntry[str]]) -> list[str]:
             f"{place}: {other.path} is {'a folder' if other.is_dir() else 'no image by its name'}, but a folder of a class "
             f"has images only, with these suffixes: {', '.join(IMAGES)}. Move it away."
         )
-    return [os.path.abspath(entry.path) for entry in entries]
+    return [join_path(os.getcwd(), entry.path) for entry in entries]
 
 
 def _saved(place: str, path: str, limits: LimitsSpec, wanted: Wanted) -> Iterator[Numbered]:

@@ -62,6 +62,18 @@ def local_path(path: str, base: str = "") -> str:
     return named if not path.startswith("~") or os.path.lexists(named) else os.path.join(base, os.path.expanduser(path))
 
 
+def short_path(path: str) -> str:
+    """Return a path without ``.``, ``..`` and double slashes; as it is where ``..`` follows a link, and so leads elsewhere.
+
+    Example:
+        >>> short_path("a/../b//c.csv")
+        'b/c.csv'
+    """
+    short = os.path.normpath(path)
+    same = ".." not in path or "\0" in path or os.path.realpath(short) == os.path.realpath(path)
+    return short if same else path
+
+
 def _shape(value: Any) -> str | None:
     if isinstance(value, str):
         return AS_TEXT
@@ -273,7 +285,7 @@ def needs_no_network(data: str | DataSpec | Rows) -> bool:
 
 def join_path(base: str, path: str) -> str:
     """Return ``path`` relative to the folder ``base``; absolute paths and URLs are unchanged."""
-    return path if is_url(path) else os.path.normpath(os.path.join(base, path))
+    return path if is_url(path) else short_path(os.path.join(base, path))
 
 
 def without_copy(data: str | DataSpec | Rows) -> str | DataSpec | Rows:

@@ -30,7 +30,15 @@ from continual_petl.streams.schema.data_spec import Data as Data
 from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
-from continual_petl.streams.schema.data_spec import Text, join_path, local_path, locate, looks_like_path, without_copy
+from continual_petl.streams.schema.data_spec import (
+    Text,
+    join_path,
+    local_path,
+    locate,
+    looks_like_path,
+    short_path,
+    without_copy,
+)
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
 from continual_petl.streams.schema.kind_options import ColumnsSpec as ColumnsSpec
@@ -175,7 +183,7 @@ class StreamSpec(UserSpec):
             return ChatSpec() if task.reads_chats else None
         if task.chat.template is None or is_template(task.chat.template):
             return task.chat
-        path = os.path.normpath(local_path(task.chat.template, self.data_dir or os.curdir))
+        path = short_path(local_path(task.chat.template, self.data_dir or os.curdir))
         return task.chat.model_copy(update={"template": path})
 
     def _located_labels(self, labels: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from continual_petl.streams.schema.consistency import KeyPath
-from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.schema.data_spec import looks_like_path, short_path
 from continual_petl.streams.stream_file.key_locations import KeyLocations
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -34,7 +34,7 @@ def expand_paths(tree: dict[str, Any], folder: str, places: KeyLocations) -> Non
         value = holder.get(path[-1]) if isinstance(holder, dict) else None
         if isinstance(value, str) and value and (path == ("data_dir",) or looks_like_path(value)):
             base = os.getcwd() if places.from_option(path) else folder
-            holder[path[-1]] = os.path.normpath(os.path.join(base, value))
+            holder[path[-1]] = short_path(os.path.join(base, value))
 
 
 def _expand(text: str, folder: str) -> str:

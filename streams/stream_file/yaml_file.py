@@ -187,7 +187,7 @@ def _read(
     if not isinstance(parsed.tree, dict):
         raise StreamFileError(places.problems)
     apply_overrides(parsed.tree, overrides, places)
-    return parsed.tree, places, os.path.dirname(os.path.abspath(file))
+    return parsed.tree, places, os.path.dirname(join_path(os.getcwd(), file))
 
 
 def read_text(file: str, what: str = "stream") -> str:

@@ -21,7 +21,7 @@ from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.schema.limits_spec import DEFAULTS
-from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -196,3 +196,29 @@ def test_names_in_messages_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_splits("t", json.loads('"a\\tb.csv"'), ColumnsSpec())
     assert "\n" not in str(caught.value)
+
+
+def test_two_dots_after_a_link_lead_where_the_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "far" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "inside")
+    for folder, what in ((tmp_path, "another"), (tmp_path / "far", "named")):
+        (folder / "rows.csv").write_text(content(what))
+        task = {"name": "t", "kind": "classification", "data": f"{folder.name}.csv", "labels": "labels.json"}
+        (folder / "stream.yaml").write_text(yaml.safe_dump({"name": what, "backbone": "minilm", "tasks": [task]}))
+        (folder / f"{folder.name}.csv").write_text(content(what))
+        (folder / "labels.json").write_text(json.dumps([what, "b"]))
+        Image.new("L", (2, 2)).save(folder / "image.png")
+    wanted = ["named one", "named two"]
+    for path in ("link/../rows.csv", "link/../rows*.csv"):
+        assert read_splits("t", path, ColumnsSpec())["train"].inputs == wanted
+        spec = StreamSpec(name="s", backbone="minilm", tasks=[{"name": "t", "kind": "classification", "data": path}])
+        for data_dir in (str(tmp_path), None):
+            found = spec.model_copy(update={"data_dir": data_dir})
+            assert read_splits("t", found.resolved_data(found.tasks[0]), ColumnsSpec())["train"].inputs == wanted
+    spec = load_stream("link/../stream.yaml")
+    assert spec.name == "named"
+    assert read_splits("t", spec.resolved_data(spec.tasks[0]), ColumnsSpec())["train"].inputs == wanted
+    assert read_label_names(str(spec.resolved_labels(spec.tasks[0]))) == ("named", "b")
+    where = Where(task="t", split="train", origin="here")
+    (image,), _ = check_images(where, "image", ["link/../image.png"], str(tmp_path))
+    assert os.path.samefile(image, tmp_path / "far" / "image.png")
