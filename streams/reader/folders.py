@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError, known_names, show
+from continual_petl.errors import InputError, known_names
 from continual_petl.spelling import half_character
 from continual_petl.streams.reader.faulty_rows import Numbered
 from continual_petl.streams.reader.wanted import Wanted
+from continual_petl.streams.schema.containers import with_names
 from continual_petl.streams.schema.data_spec import join_path
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 
@@ -127,7 +128,7 @@ def _saved(place: str, path: str, limits: LimitsSpec, wanted: Wanted) -> Iterato
         for number, record in columnar_records(shard, file, "arrow", limits, wanted):
             yield (
                 before + number,
-                {column: _with_names(features.get(column), value, shard) for column, value in record.items()},
+                {column: with_names(features.get(column), value, shard, _INFO) for column, value in record.items()},
             )
         before += number
 
@@ -143,26 +144,3 @@ def _json(place: str, path: str, name: str) -> Mapping[str, Any]:
         raise ValueError("it is no object")
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{place}: {name} cannot be read: {error}. Copy the folder again.") from error
-
-
-def _with_names(feature: Any, value: Any, place: str) -> Any:
-    """Return a cell with the names of classes in place of their numbers; -1, a hidden label, is None."""
-    if value is None or not isinstance(feature, Mapping | list):
-        return value
-    if isinstance(feature, list):
-        feature = {"feature": feature[0]} if feature else {}
-    if feature.get("_type") == "ClassLabel" and isinstance(value, int):
-        names = feature.get("names")
-        if value == -1:
-            return None
-        if not isinstance(names, list) or not 0 <= value < len(names):
-            raise InputError(
-                f"{place}: there is a label {show(value)}, but {_INFO} does not name this class: save it again"
-            )
-        return names[value]
-    inner = feature.get("feature", feature)
-    if isinstance(value, list):
-        return [_with_names(inner, each, place) for each in value]
-    if isinstance(value, Mapping) and isinstance(inner, Mapping):
-        return {key: _with_names(inner.get(key), each, place) for key, each in value.items()}
-    return value

@@ -11,9 +11,9 @@ import io
 import sys
 from collections import Counter, UserString
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, Set
-from typing import Any, cast
+from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, show
 
 _ANYTHING = "{}, whose items may be anything; give a list of rows, as the task was learned on"
 Record = dict[str, Any]
@@ -120,10 +120,29 @@ def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
             found: list[Any] = given.to_pylist()
             return found
     if home == "datasets" and isinstance(given, Iterable):
-        if hasattr(given, "format") and given.format["type"] in ("pandas", "polars", "arrow"):
-            return list(cast(Any, given).with_format(None))  # otherwise each row is a table
-        return list(given)
+        return _of_datasets(given, what)
     return None
+
+
+def _of_datasets(given: Any, what: str) -> list[Any]:
+    """Return the rows of a data set or the cells of one of its columns; classes have their names, as in a saved data set."""
+    import datasets  # type: ignore[import-untyped]  # the caller has imported it
+
+    form = given.format["type"] if hasattr(given, "format") else None
+    features = (getattr(given, "features", None) or {}) if form != "custom" else {}  # a transform may return anything
+    is_column = not isinstance(features, Mapping)
+    about = datasets.Features({"": features} if is_column else features).to_dict()
+    classes = {name: feature for name, feature in about.items() if "'ClassLabel'" in repr(feature)}
+    if not is_column and (classes or form in ("pandas", "polars", "arrow")):  # in these formats, each row is a table
+        given = given.with_format(None)
+    if not classes:
+        return list(given)
+    source = "its features"
+    if is_column:
+        return [with_names(classes[""], plain(cell), what, source) for cell in given]
+    return [
+        row | {name: with_names(feature, row[name], what, source) for name, feature in classes.items()} for row in given
+    ]
 
 
 def _arrow(given: Any, what: str) -> list[Any]:
@@ -224,4 +243,37 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple) or (is_column(value) and not isinstance(value, list)):
         return rows_in(value, "a cell")
+    return value
+
+
+def with_names(feature: Any, value: Any, place: str, source: str) -> Any:
+    """Return a cell with the names of classes in place of their numbers; -1, a hidden label, is None.
+
+    Args:
+        feature: what `datasets` writes about its column.
+        value: the cell.
+        place: beginning of the message.
+        source: what names the classes.
+
+    Raises:
+        InputError: if a class has no name.
+    """
+    if value is None or not isinstance(feature, Mapping | list):
+        return value
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]} if feature else {}
+    if feature.get("_type") == "ClassLabel" and isinstance(value, int):
+        names = feature.get("names")
+        if value == -1:
+            return None
+        if not isinstance(names, list) or not 0 <= value < len(names):
+            raise InputError(
+                f"{place}: there is a label {show(value)}, but {source} does not name this class: save it again"
+            )
+        return names[value]
+    inner = feature.get("feature", feature)
+    if isinstance(value, list):
+        return [with_names(inner, each, place, source) for each in value]
+    if isinstance(value, Mapping) and isinstance(inner, Mapping):
+        return {key: with_names(inner.get(key), each, place, source) for key, each in value.items()}
     return value

@@ -23,6 +23,7 @@ from continual_petl.streams.schema.containers import record_of, rows_in
 ROWS = [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}, {"text": "d", "label": "x"}]
 Row = namedtuple("Row", "text label")
 FRAME = pd.DataFrame(ROWS, index=[7, 3, 7])
+CLASSES = datasets.Dataset.from_list(ROWS).class_encode_column("label")  # numbers whose names are the labels
 
 
 class Polars:
@@ -94,6 +95,10 @@ TABLES: dict[str, Any] = {
     "dataset of tables": lambda: datasets.Dataset.from_list(ROWS).with_format("pandas"),
     "dataset of Arrow tables": lambda: datasets.Dataset.from_list(ROWS).with_format("arrow"),
     "streamed dataset": lambda: datasets.Dataset.from_list(ROWS).to_iterable_dataset(),
+    "dataset of classes": lambda: CLASSES,
+    "dataset of classes as arrays": lambda: CLASSES.with_format("numpy"),
+    "streamed dataset of classes": lambda: CLASSES.to_iterable_dataset(),
+    "columns of a dataset": lambda: {name: CLASSES[name] for name in ("text", "label")},
     "columns": lambda: {"text": ["a b", "c", "d"], "label": ["x", "y", "x"]},
     "columns of series": lambda: {name: FRAME[name] for name in FRAME.columns},
     "named tuples": lambda: FRAME.itertuples(index=False),
