@@ -96,7 +96,7 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
     files: Mapping[SplitName, list[str]] = {"train": [path]} if alone else find_files(name, path)
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
-    in_columns = alone or (reader == "text" and looks_like_columns(files[first][0]))
+    in_columns = alone or (reader == "text" and looks_like_columns(files[first][0], tagged=False))
     reader = "conll" if in_columns else reader
     assert reader is not None
     whole = read_table(name, files[first], Wanted(), limits, "conll" if in_columns else None)

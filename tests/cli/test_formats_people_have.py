@@ -222,6 +222,9 @@ def test_tagged_words_are_recognised_whatever_the_name_of_the_file(
     written(tmp_path / "eng.testa", conll(30))
     assert main(["init", "eng.testa", "--force"]) == 0
     assert "data: {path: conll, data_files: {train: eng.testa}}" in (tmp_path / "stream.yaml").read_text()
+    written(tmp_path / "pos.txt", "".join(f"The DT\ncat{n} NN\nsleeps VB\n\n" for n in range(20)))  # no entities
+    assert main(["init", "pos.txt", "--force"]) == 0
+    assert "data: {path: conll, data_files: {train: pos.txt}}" in (tmp_path / "stream.yaml").read_text()
 
 
 @pytest.mark.parametrize(
