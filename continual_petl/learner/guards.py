@@ -121,7 +121,7 @@ class _Step:
             return where + ")"
         rows = self.index_B.tolist()
         shown = ", ".join(str(row) for row in rows[:_SHOWN]) + (" and others" if len(rows) > _SHOWN else "")
-        return f"{where}, rows {shown} of the training split, 0-based)"
+        return f"{where}, rows {shown} of those that are learned from, 0-based, after rows were held out)"
 
 
 class LossWatch:

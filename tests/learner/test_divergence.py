@@ -70,7 +70,8 @@ def test_divergence_error_names_step_epoch_batch_and_rows(
     rows = ", ".join(map(str, seen[batch - 1]))
     assert (
         f"task 'two': learning diverged: the loss is {value} at optimizer step {batch} (epoch {(batch + 3) // 4}, batch "
-        f"{(batch - 1) % 4 + 1}, rows {rows} of the training split, 0-based)." in str(told.value)
+        f"{(batch - 1) % 4 + 1}, rows {rows} of those that are learned from, 0-based, after rows were held out)."
+        in str(told.value)
     )
 
 
