@@ -34,8 +34,8 @@ class Where:
     """0-based numbers of its rows in the source, if some rows are left out."""
     ids: Mapping[str, Sequence[Any]] | None = None
     """Columns of the source that name its rows, if they are in memory; None if ``files`` may have some."""
-    files: FilesRead | None = None
-    """The files that it was read from, if it is all of their rows."""
+    files: tuple[FilesRead, ...] = ()
+    """The files that it was read from, if they are on this machine, one part of its rows after the other."""
 
     def __str__(self) -> str:
         return f"task {self.task!r}, split {self.split} ({self.origin})"

@@ -128,27 +128,35 @@ class _Files:
     def _read(
         self, files: Mapping[SplitName, Sequence[str]], spec: DataSpec | None, reader: str | None = None
     ) -> dict[SplitName, SplitRows]:
-        def table(name: SplitName) -> Table:
-            return read_table(self.task, files[name], self.wanted, self.limits, reader)
+        def read(name: SplitName) -> tuple[tuple[FilesRead, ...], Table]:
+            as_read = FilesRead.of(files[name], reader, self.wanted.lists)
+            return () if as_read is None else (as_read,), read_table(
+                self.task, files[name], self.wanted, self.limits, reader
+            )
 
-        found, expressions, read_once = {}, None if spec is None else spec.split, cache(table)
+        found, expressions, read_once = {}, None if spec is None else spec.split, cache(read)
         for split in (split for split in SPLITS if split in (expressions or files) and split in self.splits):
             origin = expressions[split] if expressions else ", ".join(files[split])
-            as_read = None if expressions else FilesRead.of(files[split], reader, self.wanted.lists)
-            where = Where(task=self.task, split=split, origin=origin, files=as_read)
-            found[split] = self.take(where, _part(where, files, read_once) if expressions else table(split))
+            where = Where(task=self.task, split=split, origin=origin)
+            as_read, table = _part(where, files, read_once) if expressions else read(split)
+            found[split] = self.take(replace(where, files=as_read), table)
         return found
 
 
-def _part(where: Where, files: Mapping[SplitName, Sequence[str]], read: Callable[[SplitName], Table]) -> Table:
-    """Return the rows that an expression such as ``train[:80%]+test`` selects; `datasets` defines what it means."""
+def _part(
+    where: Where,
+    files: Mapping[SplitName, Sequence[str]],
+    read: Callable[[SplitName], tuple[tuple[FilesRead, ...], Table]],
+) -> tuple[tuple[FilesRead, ...], Table]:
+    """Return the files and rows that an expression such as ``train[:80%]+test`` selects; `datasets` defines what it means."""
     expression = where.origin
     if expression in files:
         return read(cast(SplitName, expression))
     import datasets  # type: ignore[import-untyped]  # import takes seconds
 
     named = {part.partition("[")[0].strip() for part in expression.split("+")}
-    tables = {name: read(name) for name in files if name in named or not named <= files.keys()}
+    found = {name: read(name) for name in files if name in named or not named <= files.keys()}
+    tables = {name: table for name, (_, table) in found.items()}
     lengths = {name: max(map(len, table.values()), default=0) for name, table in tables.items()}
     try:
         parts = datasets.ReadInstruction.from_spec(expression).to_absolute(lengths)
@@ -159,7 +167,8 @@ def _part(where: Where, files: Mapping[SplitName, Sequence[str]], read: Callable
             f"task {where.task!r}, split {where.split}: cannot read {expression!r} of {paths}: {why}."
         ) from error
     columns = dict.fromkeys(name for part in parts for name in tables[part.splitname])
-    return {
+    chosen = [files._replace(rows=range(part.from_, part.to)) for part in parts for files in found[part.splitname][0]]
+    return tuple(chosen) if len(chosen) == len(parts) else (), {
         name: [
             cell
             for part in parts

@@ -40,13 +40,15 @@ def id_in(record: Mapping[str, Any]) -> RowId | None:
 
 
 class FilesRead(NamedTuple):
-    """The files of a split as they were read, so that they can be read in the same way again."""
+    """The files of a split, or of a part of it, as they were read, so that they can be read in the same way again."""
 
     paths: tuple[str, ...]
     reader: str | None
     lists: Set[str]
     stamps: tuple[tuple[int, int], ...]
     """Size and time of the last change of each."""
+    rows: range = range(2**62)
+    """Which of their rows are taken, counted from 0 over all files."""
 
     @classmethod
     def of(cls, paths: Sequence[str], reader: str | None, lists: Set[str]) -> FilesRead | None:
@@ -62,16 +64,28 @@ def _stamps(paths: Sequence[str]) -> tuple[tuple[int, int], ...] | None:
         return None
 
 
-def ids_in_files(files: FilesRead | None, numbers: Sequence[int]) -> dict[int, RowId]:
+def ids_in_files(parts: Sequence[FilesRead], numbers: Sequence[int]) -> dict[int, RowId]:
     """Return the ids of some rows of a split, see `id_in`; those that cannot be found are left out.
 
     Args:
-        files: the files of the split, one after the other; if they have changed since, there are no ids.
-        numbers: the rows, counted from 0 over all files.
+        parts: the files of the split, one part after the other; if they have changed since, there are no ids.
+        numbers: the rows, counted from 0 over all parts.
     """
-    if not numbers or files is None or _stamps(files.paths) != files.stamps:
+    found: dict[int, RowId] = {}
+    start = 0
+    for files in parts:
+        number_of = {
+            files.rows[number - start]: number for number in numbers if number - start in range(len(files.rows))
+        }
+        found |= {number_of[row]: own for row, own in _ids_in(files, number_of.keys()).items()}
+        start += len(files.rows)
+    return found
+
+
+def _ids_in(files: FilesRead, asked: Set[int]) -> dict[int, RowId]:
+    if not asked or _stamps(files.paths) != files.stamps:
         return {}
-    asked, wanted = {*numbers}, Wanted(ID_COLUMNS, files.lists)
+    wanted = Wanted(ID_COLUMNS, files.lists)
     rows = chain.from_iterable(
         read_records(path, path, _NO_LIMITS, wanted, reader=files.reader, bad=_stop) for path in files.paths
     )

@@ -74,6 +74,23 @@ def test_errors_about_labels_and_of_several_files_name_the_ids(tmp_path: Path) -
     assert "row 7 (id 102): missing" in said
 
 
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        ("train", "row 4 (id 'q3'): empty; row 1501 (id 'q1500'): empty."),
+        ("train[2:]", "row 2 (id 'q3'): empty; row 1499 (id 'q1500'): empty."),
+        ("test[:2]+train[2:7]", "row 4 (id 'q3'): empty."),
+        ("train[2:4]+test+train[2:4]", "row 2 (id 'q3'): empty; row 6 (uid 'q3'): empty; row 10 (id 'q3'): empty."),
+    ],
+)
+def test_errors_about_parts_of_files_name_the_ids(tmp_path: Path, split: str, says: str) -> None:
+    files = {}
+    for name, content in (("train", rows()), ("test", rows("uid")[:6])):
+        (tmp_path / name).mkdir()
+        files[name] = written(tmp_path / name, "jsonl", content)
+    assert says in refusal({"path": "json", "data_files": files, "split": {"train": split}})
+
+
 def test_rows_in_python_have_ids() -> None:
     assert "row 4 (uuid 'q3'): empty" in refusal({"train": rows("uuid")})
 
@@ -150,12 +167,14 @@ def test_ids_are_read_as_the_rows_were(tmp_path: Path, monkeypatch: pytest.Monke
     assert str(names_of("a, b.csv")[0].named([1])[0]) == "row 2 (id '8')"
 
 
-def test_an_expression_that_is_a_path_too_has_no_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_is_a_path_too_has_the_ids_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("id,text,label\n7,first,a\n8,second,b\n")
     datasets.Dataset.from_dict({"id": ["other"] * 2, "text": ["x"] * 2}).save_to_disk("train")
     spec = DataSpec(path="csv", data_files={"train": "mine.csv"}, split={"train": "train"})
-    assert str(names_of(spec)[0].named([1])[0]) == "row 2"
+    assert str(names_of(spec)[0].named([1])[0]) == "row 2 (id '8')"
 
 
 def test_files_that_have_changed_have_no_ids(tmp_path: Path) -> None:
