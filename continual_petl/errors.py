@@ -51,6 +51,19 @@ class MissingDataError(InputError):
         super().__init__(message)
 
 
+class UnusableRowError(InputError):
+    """A row to predict cannot be used by its task, as the tokenizer or the backbone shows. Exit code 2.
+
+    Args:
+        message: one paragraph; numbers the row among all that were given.
+        reason: the same for a caller that gave a single row, and names it in another way.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
 class DivergedError(InputError):
     """A loss or bank is no longer finite; use another learning rate. Exit code 2."""
 

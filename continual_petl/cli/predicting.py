@@ -1,7 +1,8 @@
 """The rows of ``continual-petl predict``, and their predictions as lines, as JSON or in a file.
 
 Rows are read, predicted and written in portions, so memory use does not grow with their number. A file is read twice: a
-problem in any of its rows is reported before anything is predicted.
+problem in any of its rows is reported before anything is predicted, except for what only the tokenizer shows, such as too
+many words, which is reported for all rows of a portion.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from textwrap import indent
@@ -20,9 +21,9 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, 
 from continual_petl.cli.predictions_out import in_portions, line_of, write_records
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.shared_options import given_limits
-from continual_petl.cli.skipped_rows import SkippedRows, Unusable
+from continual_petl.cli.skipped_rows import SkippedRows, Unusable, UnusableRows
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError, counted
+from continual_petl.errors import InputError, UnusableRowError, counted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, TaskColumns, record_of, route_of
 from continual_petl.store.certificate.certificate import Certificate
@@ -94,15 +95,43 @@ class PredictedRows:
         )
 
     def _predict(self, rows: list[Named]) -> list[Prediction]:
-        tasks: list[str] = [task for task, _, _ in rows]
+        tasks = [named.task for named in rows]
         one_or_many = (tasks[0] or None) if len(set(tasks)) == 1 else tasks
         size, unknown = self.arguments.batch_size, self.arguments.unknown
-        return self.run.predict([row for _, row, _ in rows], one_or_many, batch_size=size, unknown=unknown)
+        return self.run.predict([named.row for named in rows], one_or_many, batch_size=size, unknown=unknown)
+
+    def _by_halves(self, rows: list[Named]) -> Sequence[Prediction | UnusableRowError]:
+        """Return a prediction for each row, or of a file what is wrong with the row."""
+        try:
+            return self._predict(rows)
+        except UnusableRowError as error:
+            if not self.arguments.input:
+                raise
+            if len(rows) == 1:
+                return [error]
+            middle = len(rows) // 2
+            return [*self._by_halves(rows[:middle]), *self._by_halves(rows[middle:])]
+
+    def _usable(self, portion: Sequence[tuple[Named, Prediction | UnusableRowError]]) -> list[tuple[Named, Prediction]]:
+        """Return the rows that have a prediction.
+
+        Raises:
+            InputError: if some have none, and are not to be left out.
+        """
+        faulty = UnusableRows(f"--input {self.arguments.input}")
+        leave_out, usable = self.skipped.add or faulty, list[tuple[Named, Prediction]]()
+        for named, found in portion:
+            if isinstance(found, UnusableRowError):
+                leave_out(named.number, found.reason, named.record or {})
+            else:
+                usable.append((named, found))
+        faulty.check()
+        return usable
 
     def generate(self) -> Iterator[str]:
         """Yield the pieces of the text that the task generates for the only row."""
-        ((task, row, _),) = self._given()
-        return self.run.generate(row, task)
+        (named,) = self._given()
+        return self.run.generate(named.row, named.task)
 
     def predicted(self) -> Iterator[list[tuple[Named, Prediction]]]:
         """Return rows and predictions in portions and in order; a file is first read once, to check it.
@@ -113,7 +142,8 @@ class PredictedRows:
         rows, missing = self._rows()
         if (first := next(rows, None)) is None:
             raise InputError(missing)
-        return in_portions(chain([first], rows), NUM_BATCHES * self.arguments.batch_size, self._predict)
+        size = NUM_BATCHES * self.arguments.batch_size
+        return map(self._usable, in_portions(chain([first], rows), size, self._by_halves))
 
     def _rows(self) -> tuple[Iterator[Named], str]:
         arguments = self.arguments
@@ -153,13 +183,12 @@ class PredictedRows:
 
     def record(self, named: Named, prediction: Prediction) -> Record:
         """Return the record for JSON, or for the output file."""
-        _, row, record = named
         task, column = prediction.task or next(iter(prediction.runners_up)), self.arguments.task_column
-        found = record_of(row, prediction, self._certificate(task), record)
+        found = record_of(named.row, prediction, self._certificate(task), named.record)
         if self._is_named:
             return found if column is None or self.arguments.output else {column: task} | found
         route = route_of(prediction)
-        return route | found if record is None else found | route
+        return route | found if named.record is None else found | route
 
 
 def write(rows: PredictedRows) -> None:
@@ -183,10 +212,10 @@ def write(rows: PredictedRows) -> None:
 def show(rows: PredictedRows) -> None:
     """Print each prediction as soon as it is available: as a line, or as an entry of one JSON list."""
     unknown, before = 0, "["
-    for (task, row, _), prediction in chain.from_iterable(rows.predicted()):
+    for named, prediction in chain.from_iterable(rows.predicted()):
         if rows.arguments.json:
             # Only a file keeps the other columns of a row.
-            record = rows.record((task, row, None), prediction)
+            record = rows.record(named._replace(record=None), prediction)
             text = json.dumps(plain(record), indent=2, sort_keys=True, allow_nan=False)
             print(before + "\n" + indent(text, "  "), end="")
             before = ","

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from continual_petl.cli.skipped_rows import Unusable, UnusableRows
 from continual_petl.errors import InputError
@@ -36,8 +36,20 @@ from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.stream_file.file_types import refuse_other_type
 
 Record = dict[str, Any]
-Named = tuple[str, Row, Record | None]
-"""A task, empty if it has to be found, one of its rows, and its full record from the file; None for rows without columns."""
+
+
+class Named(NamedTuple):
+    """One row with its task."""
+
+    task: str
+    """Empty if it has to be found."""
+    row: Row
+    record: Record | None
+    """Its full record from the file; None for rows without columns."""
+    number: int
+    """Its line, or its number among the rows."""
+
+
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
@@ -81,7 +93,7 @@ def given_rows(texts: Sequence[str], certificate: Certificate | None, limits: Li
     """Yield the rows given as arguments, or else the rows on standard input as they arrive; see `row_of_line`."""
     task = "" if certificate is None else certificate.task
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
-        yield task, row_of_line(line, f"text {number}", certificate, limits), None
+        yield Named(task, row_of_line(line, f"text {number}", certificate, limits), None, number)
 
 
 def read_rows(
@@ -135,13 +147,13 @@ def read_rows(
     for number, record in _without_last_blanks(found) if has_lines else found:
         where = f"{place}:{number}"
         try:
-            row = rows.row(record, where)
+            name, row = rows.row(record, where)
         except InputError as error:
             leave_out(number, str(error).removeprefix(f"{where}: "), record)
             continue
         if seen is not None and not has_lines:
             seen(record, where)
-        yield row
+        yield Named(name, row, None if has_lines else record, number)
     faulty.check()
 
 
@@ -157,8 +169,8 @@ class _Rows:
     """Whether each record is a line of text."""
     known: dict[str, TaskColumns] = field(default_factory=dict)
 
-    def row(self, record: Record, where: str) -> Named:
-        """Return the row that a record holds.
+    def row(self, record: Record, where: str) -> tuple[str, Row]:
+        """Return the task and the row that a record holds.
 
         Raises:
             InputError: if it cannot be used.
@@ -167,13 +179,13 @@ class _Rows:
         certificate = None if own is None else own.certificate
         name = "" if certificate is None else certificate.task
         if self.has_lines:
-            return name, row_of_line(record["text"], where, certificate, self.limits), None
+            return name, row_of_line(record["text"], where, certificate, self.limits)
         if own is None:
             made, form = record, unnamed_form(record, where, "--task NAME, or --task-column NAME")
         else:
             made = own.completed(record, where)
             form = own.form_of(made, where, mixed=self.task_column is not None)
-        return name, row_of(made, where, form), record
+        return name, row_of(made, where, form)
 
     def _columns(self, record: Record, where: str) -> TaskColumns | None:
         name = self.task if self.task_column is None else _task_of(record, self.task_column, where)

@@ -9,8 +9,9 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from continual_petl.cli.columns_out import as_json, cell
 from continual_petl.errors import InputError
@@ -79,13 +80,22 @@ class SkippedRows:
             yield None
             return
         with replacing(self._path) as temporary, temporary.open("xb") as file:
+            yield partial(self._write, file)
 
-            def unusable(number: int, reason: str, record: Record) -> None:
-                self._count += 1
-                said = {"row": number, "reason": reason, **({"record": record} if record else {})}
-                file.write(as_json(said, _in_words).encode(errors="backslashreplace") + b"\n")
+    @property
+    def add(self) -> Unusable | None:
+        """A function that adds a row to those that were `written`; None if such rows are errors."""
+        return None if self._path is None else self._append
 
-            yield unusable
+    def _append(self, number: int, reason: str, record: Record) -> None:
+        assert self._path is not None
+        with self._path.open("ab") as file:
+            self._write(file, number, reason, record)
+
+    def _write(self, file: IO[bytes], number: int, reason: str, record: Record) -> None:
+        self._count += 1
+        said = {"row": number, "reason": reason, **({"record": record} if record else {})}
+        file.write(as_json(said, _in_words).encode(errors="backslashreplace") + b"\n")
 
     @property
     def known(self) -> Unusable | None:

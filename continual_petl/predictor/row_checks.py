@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continual_petl.errors import InputError, show
+from continual_petl.errors import InputError, UnusableRowError, show
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
 from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
@@ -42,9 +42,10 @@ class Request:
             options: whether the options of the task are encoded with each row; finding its task does not need them.
 
         Raises:
-            InputError: if a row cannot be used.
+            UnusableRowError: if a row cannot be used.
         """
         certificate, among = self.certificate, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
+        where = f"task {certificate.task!r}, {among}rows to predict"
         how = HowEncoded(
             tokenizer=models.tokenizer,
             max_length=certificate.max_length,
@@ -53,11 +54,14 @@ class Request:
             chat=certificate.chat,
             options=certificate.options if options else None,
             settings=certificate.kind_settings,
-            where=f"task {certificate.task!r}, {among}rows to predict",
+            where=where,
         )
-        encoded: TokenisedRows = kind_of(certificate).encode(
-            self.inputs, how, pairs=self.pairs, row_options=self.options if options else None
-        )
+        kind, options_N = kind_of(certificate), self.options if options else None
+        try:
+            encoded: TokenisedRows = kind.encode(self.inputs, how, pairs=self.pairs, row_options=options_N)
+        except InputError as error:
+            reason = str(error).replace(f"{where}, row 1", f"task {certificate.task!r}")
+            raise UnusableRowError(str(error), reason) from error
         if encoded.first_piece is not None:
             self._check_all_seen(encoded)
         return encoded
@@ -67,11 +71,12 @@ class Request:
         for position, words in enumerate(self.inputs):
             seen = len(rows.places_of_words(position))
             if seen < len(words):
-                raise InputError(
-                    f"task {self.certificate.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
-                    f"first {seen} fit into the {self.certificate.max_length} tokens that the backbone takes; split the row, "
-                    "so that every word gets a tag"
+                task = f"task {self.certificate.task!r}:"
+                has = (
+                    f"has {len(words)} words, but only the first {seen} fit into the {self.certificate.max_length} tokens "
+                    "that the backbone takes; split the row, so that every word gets a tag"
                 )
+                raise UnusableRowError(f"{task} row {self.numbers[position] + 1} {has}", f"{task} it {has}")
 
 
 def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRows]:

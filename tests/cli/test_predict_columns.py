@@ -216,5 +216,5 @@ def test_task_is_looked_up_once_for_many_rows(run: Path, tmp_path: Path) -> None
     names = [("plain", "topics")[number % 2] for number in range(200)]
     write(tmp_path / "rows.csv", [{"which": name, "text": "w1"} for name in names])
     rows = read_rows(tmp_path / "rows.csv", columns_of, task=None, task_column="which")
-    assert [name for name, _, _ in rows] == names
+    assert [name for name, *_ in rows] == names
     assert looked_up == ["plain", "topics"]

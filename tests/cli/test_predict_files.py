@@ -250,7 +250,7 @@ def test_mistake_after_the_first_window_leaves_no_output(run: Path, tmp_path: Pa
     argv = ["predict", str(run), "--task", "words", "--input", str(source), "--output", str(target)]
     assert main([*argv, "--batch-size", "1"]) == 2
     said = capsys.readouterr().err
-    assert "rows 33 to 41 (here numbered from 1): task 'words': row 9 has 2000 words" in said
+    assert f"--input {source}:41: task 'words': it has 2000 words" in said
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 

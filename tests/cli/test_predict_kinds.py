@@ -76,6 +76,28 @@ def test_predict_token_classification(predict: Callable[..., str], tmp_path: Pat
     assert [json.loads(row["answer"]) for row in rows] == [record["answer"]] * 3
 
 
+def test_rows_that_only_the_tokenizer_shows_to_be_unusable_are_named_or_left_out(
+    predict: Callable[..., str], tmp_path: Path
+) -> None:
+    file, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    long = {40: 200, 41: 200, 55: 300}  # beyond the first portion of 32 rows
+    rows = [{"id": f"q{at}", "tokens": ["w1"] * long.get(at, 3)} for at in range(70)]
+    file.write_text("no json\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    words = ("token-classification", "--input", str(file), "--output", str(output), "--batch-size", "1")
+    assert "left out" in " ".join(predict(*words, "--bad-rows", "skip").split())
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["id"] for row in written] == [row["id"] for at, row in enumerate(rows) if at not in long]
+    assert all(len(row["answer"]) == 3 for row in written)
+    left = [json.loads(line) for line in Path(f"{output}.bad-rows.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in left] == [1, 42, 43, 57]
+    assert left[3]["record"] == rows[55]
+    assert "task 'token-classification': it has 300 words, but only the first " in left[3]["reason"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = predict(*words, code=2)
+    assert f"--input {file}:41 (id 'q40'), 42 (id 'q41'): task 'token-classification': it has 200 words" in said
+    assert f"--input {file}:56 (id 'q55'): task 'token-classification': it has 300 words" in said
+
+
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
 def test_predict_generated_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     (record,) = records(predict, kind, "w10 w11")

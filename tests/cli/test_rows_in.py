@@ -58,12 +58,12 @@ def test_a_folder_is_looked_into_as_often_for_many_rows_as_for_one(
             Image.new("RGB", (2, 2)).save(folder / f"{at}.png")
         asked.clear()
         if task is None:
-            rows: list[Any] = [row for _, row, _ in read_rows(folder, whole=whole)]
+            rows: list[Any] = [row for _, row, *_ in read_rows(folder, whole=whole)]
         else:
             of_task = read_rows(
                 folder, lambda name: columns("image-classification"), task=task, task_column=None, whole=whole
             )
-            rows = [row for _, row, _ in of_task]
+            rows = [row for _, row, *_ in of_task]
         assert len(rows) == number
         counts.append(len(asked))
     assert counts[0] == counts[1]
@@ -78,7 +78,7 @@ def test_blank_lines_are_not_kept(tmp_path: Path) -> None:
     rows = read_rows(path, unusable=lambda at, reason, record: left.append(at) if at < 4 else None)
     tracemalloc.start()
     try:
-        assert [row for _, row, _ in rows] == ["first", "last"]
+        assert [row for _, row, *_ in rows] == ["first", "last"]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -90,9 +90,9 @@ def test_every_blank_line_between_texts_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_text("\na\n\n\nb\nc\n \nd\n\n")
     left: list[int] = []
-    assert [row for _, row, _ in read_rows(path, unusable=lambda at, *_: left.append(at))] == ["a", "b", "c", "d"]
+    assert [row for _, row, *_ in read_rows(path, unusable=lambda at, *_: left.append(at))] == ["a", "b", "c", "d"]
     assert left == [1, 3, 4, 7]
-    assert [row for _, row, _ in islice(read_rows(path, unusable=lambda *_: None), 2)] == ["a", "b"]
+    assert [row for _, row, *_ in islice(read_rows(path, unusable=lambda *_: None), 2)] == ["a", "b"]
 
 
 def test_rows_left_out_are_written_whatever_their_columns_hold(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_rows_left_out_are_written_whatever_their_columns_hold(tmp_path: Path) -
     pq.write_table(table, path)
     skipped = SkippedRows(argparse.Namespace(output=str(output), bad_rows="skip"))
     with skipped.written() as unusable:
-        assert [row for _, row, _ in read_rows(path, whole=True, unusable=unusable)] == ["ok"]
+        assert [row for _, row, *_ in read_rows(path, whole=True, unusable=unusable)] == ["ok"]
     (line,) = Path(f"{output}.bad-rows.jsonl").read_text().splitlines()
     said = json.loads(line)
     assert said["row"] == 2
@@ -138,11 +138,11 @@ def test_the_bytes_of_an_image_are_a_row_of_a_task_on_images(task: str | None, t
         left.append((at, reason))
 
     if task is None:
-        rows: list[Any] = [row for _, row, _ in read_rows(path, unusable=unusable)]
+        rows: list[Any] = [row for _, row, *_ in read_rows(path, unusable=unusable)]
     else:
         of_task = columns("image-classification")
         found = read_rows(path, lambda name: of_task, task=task, task_column=None, unusable=unusable)
-        rows = [row for _, row, _ in found]
+        rows = [row for _, row, *_ in found]
     assert rows == cells[:2]
     ((number, reason),) = left
     assert number == 3

@@ -166,7 +166,7 @@ def test_a_part_that_a_row_does_not_have_is_empty_as_in_training(tmp_path: Path)
     certificate: Any = _Certificate()
     certificate.kind = "classification"
     columns = TaskColumns.of(certificate, spec)
-    assert [row for _, row, _ in read_rows(path, lambda name: columns, task="toy", task_column=None)] == right
+    assert [row for _, row, *_ in read_rows(path, lambda name: columns, task="toy", task_column=None)] == right
     for whole in records:
         assert columns.completed(whole, "here").keys() == {"a", "t", "c", "label", "text"}
     for record in ({"t": "T", "c": []}, {"a": 1, "t": "T", "c": []}, {"a": ["x"], "t": "T", "c": []}):

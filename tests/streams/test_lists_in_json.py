@@ -130,7 +130,7 @@ def test_an_object_is_the_same_rows_everywhere(
     task = TaskColumns.of(of_task, spec)
     for whole in (False, True):
         predicted = read_rows(path, lambda name: task, task="toy", task_column=None, whole=whole)
-        assert [row for _, row, _ in predicted] == rows
+        assert [row for _, row, *_ in predicted] == rows
     if drafted is not None:
         assert inspect_data(str(path)).num_rows == drafted
 
@@ -144,5 +144,5 @@ def test_a_row_of_standard_columns_is_one_row_for_a_task_that_learned_from_other
     )
     of_task: Any = _Certificate("token-classification", None)
     for task in (TaskColumns.of(of_task, spec), TaskColumns.of(of_task, None)):
-        rows = [row for _, row, _ in read_rows(path, lambda name, own=task: own, task="toy", task_column=None)]  # type: ignore[misc]
+        rows = [row for _, row, *_ in read_rows(path, lambda name, own=task: own, task="toy", task_column=None)]  # type: ignore[misc]
         assert rows == [["EU", "rejects"]]

@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     rows = None
     if target not in known:
         given = read_rows(Path(target))
-        rows = [row for _, row, _ in islice(given, MAX_ROWS)]
+        rows = [named.row for named in islice(given, MAX_ROWS)]
         deque(given, 0)  # faults are reported after the last row
     distances = run.similar(target if rows is None else rows)
     ranked = [
