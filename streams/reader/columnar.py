@@ -268,8 +268,12 @@ def cells_of(column: Any) -> list[Any]:
 
 
 def _pairs(array: Any) -> Any:
-    """Return an array of mappings as one of lists of their keys and values."""
-    return array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    """Return an array of mappings as one of lists of their keys and values, without a copy."""
+    # A cast (pyarrow 26.0) loses values of type null.
+    pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+    return pa.Array.from_buffers(
+        pa.list_(pairs.type), len(array), array.buffers()[:2], offset=array.offset, children=[pairs]
+    )
 
 
 def _decoders(schema: Any) -> Any:

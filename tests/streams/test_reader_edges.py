@@ -192,6 +192,13 @@ def test_every_type_has_a_known_size_or_is_refused(tmp_path: Path) -> None:
             assert rows_of(path, typed=True) == pa.table({"text": ["a", "b"], name: column}).to_pylist()
 
 
+@pytest.mark.parametrize("of", [pa.null(), pa.int64(), pa.struct([("a", pa.null())])])
+def test_lists_in_mappings_keep_their_lengths(tmp_path: Path, of: Any) -> None:
+    cells = [[("x", [None] * 2), ("y", [])], [], None, [("y", [None] * 3), ("z", None)], [("q", [None])]]
+    path = arrow_file(tmp_path / "a.arrow", {"text": pa.array(cells, pa.map_(pa.string(), pa.list_(of)))})
+    assert [row["text"] for row in rows_of(path)] == cells
+
+
 @pytest.mark.parametrize("kind", ["view", "map", "dictionary"])
 def test_repeated_texts_do_not_take_more_memory_than_the_limit(tmp_path: Path, kind: str) -> None:
     number, text = 1200, "a" * 1_000_000
