@@ -34,12 +34,13 @@ class Request:
     options: list[Sequence[str]] | None = None
     """The options of each row, if each row has its own."""
 
-    def encoded(self, models: ModelCache, *, options: bool = True) -> TokenisedRows:
+    def encoded(self, models: ModelCache, *, finding: bool = False) -> TokenisedRows:
         """Encode the rows, including padding, exactly as when the task was learned and measured.
 
         Args:
             models: the run's tokenizer and image processing.
-            options: whether the options of the task are encoded with each row; finding its task does not need them.
+            finding: whether the rows are only encoded to find their task, which needs no options, and of a row that is too
+                long what the backbone sees.
 
         Raises:
             UnusableRowError: if a row cannot be used.
@@ -52,17 +53,17 @@ class Request:
             max_target_length=certificate.max_target_length,
             images=models.images,
             chat=certificate.chat,
-            options=certificate.options if options else None,
+            options=None if finding else certificate.options,
             settings=certificate.kind_settings,
             where=where,
         )
-        kind, options_N = kind_of(certificate), self.options if options else None
+        kind, options_N = kind_of(certificate), None if finding else self.options
         try:
             encoded: TokenisedRows = kind.encode(self.inputs, how, pairs=self.pairs, row_options=options_N)
         except InputError as error:
             reason = str(error).replace(f"{where}, row 1", f"task {certificate.task!r}")
             raise UnusableRowError(str(error), reason) from error
-        if encoded.first_piece is not None:
+        if encoded.first_piece is not None and not finding:
             self._check_all_seen(encoded)
         return encoded
 

@@ -134,7 +134,7 @@ class TaskFinder:
             indices = [index for index, row in enumerate(rows) if accepts(row, certificate)]
             states[encoding] = {}
             if indices:
-                encoded = check_request(rows, indices, certificate).encoded(models, options=False)
+                encoded = check_request(rows, indices, certificate).encoded(models, finding=True)
                 backbone = models.backbone_of(certificate.task)
                 backbone.model.train(False)
                 own = None if below is None else StatesBelow(layer=below[encoding].layer)

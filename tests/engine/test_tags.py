@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from seqeval.metrics import f1_score  # type: ignore[import-untyped]
 
-from continual_petl import Run, learn
+from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.changed_settings import _tags, settings_that_differ
 from continual_petl.engine.dry_run import dry_run
@@ -63,17 +63,34 @@ def test_certificate_holds_how_tags_are_read(learned: Path) -> None:
     assert all(check.ok for check in Run(learned).verify(data=True))
 
 
-def test_reported_score_is_that_of_seqeval(learned: Path, backbone_folder: Folder) -> None:
-    run = Run(learned)
-    data: Any = two_tasks(backbone_folder("bert"))["cut"].data
+def seqeval_of(run: Run, tasks: TaskStream, num_words: int | None = None) -> float:
+    """Return seqeval's F1 of the test rows of a task, of their first words."""
+    data: Any = tasks["cut"].data
     found = data["test"]
-    predicted: Any = run.predict([row["tokens"] for row in found], task="cut")
+    predicted: Any = run.predict([row["tokens"][:num_words] for row in found], task="cut")
 
     def plain(tags: list[str]) -> list[str]:
         return ["O" if tag == "o" else tag.upper().replace("_", "-").replace("M-", "I-") for tag in tags]
 
-    wanted = f1_score([plain(row["tags"]) for row in found], [plain(each.value) for each in predicted])
+    return float(f1_score([plain(row["tags"][:num_words]) for row in found], [plain(each.value) for each in predicted]))
+
+
+def test_reported_score_is_that_of_seqeval(learned: Path, backbone_folder: Folder) -> None:
+    run = Run(learned)
+    wanted = seqeval_of(run, two_tasks(backbone_folder("bert")))
     assert run.store.certificate("cut").score == pytest.approx(wanted)
+
+
+def test_rows_are_scored_up_to_where_they_are_cut(backbone_folder: Folder, tmp_path: Path) -> None:
+    backbone = {"name": str(backbone_folder("bert")), "pooling": "mean", "max_length": 5}
+    tasks = stream(backbone_folder("bert"), [task("cut", ("b_x", "m_x", "e_x", "s_x", "o"))], backbone=backbone)
+    run = learn(tasks, tmp_path / "run")
+    certificate = run.store.certificate("cut")
+    assert any("test rows are longer than 5 tokens and were cut" in notice for notice in certificate.notices)
+    assert certificate.score == run.results.own[0] == pytest.approx(seqeval_of(run, tasks, 3))
+    assert run.results.routed is not None, "rows of which only the beginning is seen are recognised too"
+    with pytest.raises(InputError, match=r"row 1 has 4 words, but only the first 3 fit"):
+        run.predict([["w10", "w11", "w12", "w13"]])
 
 
 def test_certificate_without_the_key_is_written_as_before(learned: Path) -> None:
