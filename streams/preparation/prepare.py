@@ -16,6 +16,7 @@ import numpy as np
 from continual_petl.errors import InputError, about
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.kind_registry import kind_of
+from continual_petl.streams.preparation import lost_text
 from continual_petl.streams.preparation.checked_rows import Checked, check_split, labels_of
 from continual_petl.streams.preparation.column_remarks import remarks_on, rendered
 from continual_petl.streams.preparation.dividing import few_notice, held_out_notice, hold_out, limited
@@ -97,8 +98,12 @@ def prepare_task(
     tokenised = {
         name: split.encode(tokenizer, max_length, images, scored=name != "train") for name, split in splits.items()
     }
-    notices += _cuts(task, tokenised, max_length)
+    notices += lost_text.cut(task, tokenised, max_length)
     remarks += _first_conversation(task, splits["train"], tokenizer)
+    if tokenizer is not None and kind_of(task).generates and task.options_from is None:
+        end = _end_of_texts(task, splits["train"], tokenizer)
+        notices += lost_text.not_generated(task, tokenised, end)
+        remarks += lost_text.written_otherwise(task, tokenised, splits, tokenizer, end, max_length)
     return TaskData(
         task=task,
         labels=labels,
@@ -120,23 +125,6 @@ def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
     return f"task {task.name!r}: read from the local copy {task.data.local!r}, and not from {data.path} on the Hub."
 
 
-def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
-    """Return notices on how many rows were truncated."""
-    kind, notices = kind_of(task), []
-    room, target_room = kind.rooms(max_length, task.max_target_length)
-    cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
-    if cut:
-        rest = kind.cut_in_words(chats=task.reads_chats)
-        notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
-    cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
-    if cut:
-        notices.append(
-            f"task {task.name!r}: {cut} targets are longer than {target_room} tokens (max_target_length) and were cut; "
-            "the part cut off is not learned, but scores use the complete target."
-        )
-    return notices
-
-
 def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
     """Return a notice with the first row of a conversation task as its chat template renders it, or an empty list."""
     if train.chat is None or tokenizer is None:
@@ -152,8 +140,13 @@ def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTok
         raise InputError(f"{row_in(train.where, 0)}: {error}.") from error
 
 
-def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
+def _end_of_texts(task: TaskSpec, train: Checked, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the token that ends a generated text; a chat template has its own."""
+    from continual_petl.streams.encoding.chat_template import chat_of
+
+    chat = chat_of(task.name, train.chat, tokenizer)
+    end: int | None = tokenizer.eos_token_id if chat is None else chat.end
+    return end
 
 
 def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_names
+from continual_petl.learner.metrics import make_metrics
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -249,6 +251,67 @@ def test_truncation_of_both_sides_is_reported(tokenizer: PreTrainedTokenizerFast
     assert data.num_truncated == {"train": 1, "validation": 1}
     assert "1 of 3 train, 1 of 3 validation rows are longer than 24 tokens" in data.notices[-2]
     assert "1 of 3 validation targets are longer than 8 tokens (max_target_length)" in data.notices[-1]
+
+
+@pytest.mark.parametrize(("kind", "before"), [("seq2seq", 1), ("causal-lm", 0)])
+def test_targets_longer_than_generated_texts_are_reported(
+    tokenizer: PreTrainedTokenizerFast, kind: str, before: int
+) -> None:
+    ending = copy.deepcopy(tokenizer)
+    ending.eos_token = "[SEP]"
+    targets = ["w1 w2 w3", "w1 w2 w3 w4", "w1 w2 w3 w4 w5 w6", "w7"]
+    rows = [{"source": f"w{number}", "target": target} for number, target in enumerate(targets)]
+    data = {"train": rows, "validation": rows[:2], "test": rows}
+
+    def notices(most: int) -> list[str]:
+        # Before the words, an encoder-decoder generates the special token with which its targets begin.
+        prepared = _prepare(ending, kind, data, max_target_length=12, generation={"max_new_tokens": most + before})
+        return [notice for notice in prepared.notices if "max_new_tokens" in notice]
+
+    (notice,) = notices(3)
+    assert f"1 of 2 validation, 2 of 4 test targets have more tokens than the {3 + before} that are generated" in notice
+    assert notice.endswith(f"the longest has {6 + before}.")
+    assert "1 of 4 test targets" in notices(5)[0]
+    assert notices(6) == []
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATIVE))
+def test_targets_that_the_tokenizer_writes_otherwise_are_reported(
+    tokenizer: PreTrainedTokenizerFast, kind: str
+) -> None:
+    targets = ["w1 w2", "w1 {w2}", "w1  w2 ", "w3 [SEP]"]
+    rows = [{"source": f"w{number}", "target": target} for number, target in enumerate(targets)]
+    data = _prepare(tokenizer, kind, {"train": rows, "validation": rows, "test": rows[:1]})
+    (remark,) = (remark for remark in data.remarks if "predicted exactly" in remark)
+    assert "3 of 4 validation targets cannot be predicted exactly" in remark
+    assert "split validation (rows given in the task), row 2, 'w1 {w2}', becomes 'w1 w2'" in remark
+    assert not any("predicted exactly" in notice for notice in data.notices), "certificates hold no text of rows"
+    data = _prepare(tokenizer, kind, {"train": rows, "validation": rows[:1], "test": rows[:1]})
+    assert not any("predicted exactly" in remark for remark in data.remarks)
+
+
+@pytest.mark.parametrize(
+    ("metric", "targets", "notice", "best"),
+    [
+        ("rougeL", ["кот сидит", "w1 w2"], "1 of 2 test targets hold none of the letters a to z", 0.5),
+        ("bleu", ["猫坐在垫子上。", "w1 w2"], "1 of 2 test targets are in a script without spaces", 0.0),
+        ("token_f1", ["คนนั่ง", "고양이가 앉았다"], "1 of 2 test targets are in a script without spaces", 1.0),
+        ("bleu", ["w1 w2 w3", "w1."], "2 of 2 test targets have fewer than four words", 0.0),
+        ("bleu", ["w1 w2 w3", "w1 w2, w3"], None, 1.0),
+        ("bleu", ["кот сидит на ковре", "고양이가 매트 위에 앉았다"], None, 1.0),
+        ("chrf", ["猫坐在垫子上。"], None, 1.0),
+    ],
+)
+def test_metrics_that_cannot_read_the_targets_are_reported(
+    tokenizer: PreTrainedTokenizerFast, metric: str, targets: list[str], notice: str | None, best: float
+) -> None:
+    rows = [{"source": f"w{number}", "target": target} for number, target in enumerate(targets)]
+    data = _prepare(tokenizer, "seq2seq", {"train": rows, "validation": rows, "test": rows}, metric=metric)
+    found = [text for text in data.notices if " test targets " in text and "max_" not in text]
+    assert [text.partition(": ")[2][: len(notice or "")] for text in found] == ([] if notice is None else [notice])
+    scores = make_metrics("seq2seq", None, metric)
+    scores.update(targets, targets)
+    assert float(scores.compute()[metric]) == pytest.approx(best, abs=1e-6)
 
 
 def test_target_must_fit_after_its_source(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from continual_petl.streams.encoding.rows import TokenisedRows
 
 
+_UNSPACED = re.compile(r"[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{2}")
+"""Two letters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese or Chinese; Korean has spaces between words."""
+_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+"""Words and marks, of which sacreBLEU's 13a tokenisation finds at most as many."""
+_BLEU = 4
+"""Length of the longest n-grams of BLEU."""
+
+
 class Generation(OfTexts):
     """A kind whose head is the backbone's frozen language-modelling head."""
 
@@ -65,17 +73,27 @@ class Generation(OfTexts):
         return sources, read_cells(rows.where, column_of_answers(task), rows.answers, text_in, TEXTS)
 
     def notice_on_scored(self, task: TaskSpec, split: str, answers: Sequence[str]) -> str | None:
-        """Return a notice if ROUGE finds no words in some targets: every prediction for them scores 0."""
-        if not task.resolved_metric.startswith("rouge"):
+        """Return a notice if the task's metric is 0, or close to it, for every prediction for some targets."""
+        metric = task.resolved_metric
+        if metric.startswith("rouge"):
+            unread = sum(re.search("[a-z0-9]", target.lower()) is None for target in answers)
+            why = (
+                "hold none of the letters a to z and digits that ROUGE builds words from, so every prediction for them "
+            )
+            why += "scores 0; choose metric: chrf for texts in another script, or bleu if it has spaces between words"
+        elif metric in ("bleu", "token_f1"):
+            unread = sum(_UNSPACED.search(target) is not None for target in answers)
+            why = (
+                f"are in a script without spaces between words, and {metric} takes all that stands between two spaces "
+            )
+            why += "for one word; choose metric: chrf, which compares characters"
+            if metric == "bleu" and not unread and all(len(_WORDS.findall(target)) < _BLEU for target in answers):
+                unread = len(answers)
+                why = "have fewer than four words, and BLEU is 0 for every prediction unless four words in a row are right; "
+                why += "choose metric: chrf, token_f1 or exact_match"
+        else:
             return None
-        count = sum(re.search("[a-z0-9]", target.lower()) is None for target in answers)
-        if count == 0:
-            return None
-        return (
-            f"task {task.name!r}: {count} of {len(answers)} {split} targets hold none of the letters a to z and digits "
-            "that ROUGE builds words from, so every prediction for them scores 0; choose metric: bleu for texts in "
-            "another script."
-        )
+        return None if unread == 0 else f"task {task.name!r}: {unread} of {len(answers)} {split} targets {why}."
 
     def rooms(self, max_length: int, max_target_length: int | None) -> tuple[int, int]:
         """Return how many tokens a source and a target may keep; see `room_for`."""
