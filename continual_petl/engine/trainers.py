@@ -133,6 +133,27 @@ def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
         )
 
 
+def partly_validated(plan: TaskPlan, arguments: Mapping[str, Any], num_batches: int) -> tuple[str, ...]:
+    """Return a notice if the best bank is chosen by some validation batches only: the first ones have the longest rows.
+
+    Args:
+        plan: the task.
+        arguments: the stream's ``trainer`` section.
+        num_batches: number of batches of the validation split, of each process.
+    """
+    training = plan.training
+    key = "overfit_batches" if arguments.get("overfit_batches") else "limit_val_batches"
+    limit = arguments.get(key)
+    limit = 1.0 if limit is None else limit
+    read = int(limit * num_batches) if isinstance(limit, float) else int(limit)
+    if not 0 < read < num_batches or (training.select == "last" and training.patience is None):
+        return ()
+    return (
+        f"task {plan.name!r}: with trainer.{key}: {limit}, only {read} of {num_batches} validation batches choose the best "
+        "bank, and those are the ones with the longest rows; limits: {validation: N} in the task draws N rows instead.",
+    )
+
+
 def predicts_here(arguments: Mapping[str, Any]) -> bool:
     """Return whether a Trainer with these settings would merely predict batch by batch, in this process, on `device_of`.
 

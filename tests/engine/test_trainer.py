@@ -10,6 +10,7 @@ import pytest
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from continual_petl import InputError, learn
+from continual_petl.callbacks import StreamCallback
 from tests.desk import bank_digests
 from tests.streams_in_code import stream, task
 
@@ -46,6 +47,65 @@ def test_unsupported_trainer_arguments_are_refused(
 def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="remove ModelCheckpoint"):
         learn(stream(backbone_folder(), TASKS[:1]), tmp_path / "run", callbacks=[ModelCheckpoint()])
+
+
+class Heard(StreamCallback):
+    """Keep the notices of a task, and the rows that are validated."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.rows: list[int] = []
+
+    def on_task_start(self, run: Any, task: Any) -> None:
+        self.told += task.notices
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *more: Any) -> None:
+        self.rows += batch["index"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "training", "read"),
+    [
+        ({"limit_val_batches": 1}, {}, 1),
+        ({"limit_val_batches": 0.5}, {"patience": 9, "select": "last"}, 2),
+        ({"limit_val_batches": 0.5}, {"select": "last"}, None),
+        ({"limit_val_batches": 4}, {}, None),
+        ({"limit_val_batches": None}, {}, None),
+    ],
+)
+def test_validation_of_the_longest_rows_only_is_reported(
+    backbone_folder: Folder, tmp_path: Path, arguments: dict[str, Any], training: dict[str, Any], read: int | None
+) -> None:
+    heard, settings = Heard(), {"epochs": 1, "eval_batch_size": 4} | training
+    learn(stream(backbone_folder(), TASKS[:1], training=settings), tmp_path, trainer=arguments, callbacks=[heard])
+    found = [notice for notice in heard.told if "longest rows" in notice]
+    if read is None:
+        assert found == []
+        return
+    (notice,) = found
+    assert f"trainer.limit_val_batches: {arguments['limit_val_batches']}, only {read} of 4 validation batches" in notice
+    lengths = [len(row["text"].split()) for row in TASKS[0]["data"]["validation"]]
+    assert sorted(lengths[row] for row in heard.rows) == sorted(lengths)[-4 * read :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "select", "left"),
+    [
+        ({"max_steps": 5}, "best", "1 of 5"),
+        ({"check_val_every_n_epoch": 2}, "best", "2 of 6"),
+        ({"max_steps": 5}, "last", None),
+        ({"max_steps": 4}, "best", None),
+    ],
+)
+def test_steps_after_the_last_validation_are_reported(
+    backbone_folder: Folder, tmp_path: Path, arguments: dict[str, Any], select: str, left: str | None
+) -> None:
+    training = {"epochs": 3, "select": select}
+    run = learn(stream(backbone_folder(), TASKS[:1], training=training), tmp_path, trainer=arguments)
+    notices = [text for text in run.store.certificate("one").notices if "validation followed" in text]
+    assert len(notices) == (left is not None)
+    assert left is None or f"no validation followed the last {left} steps" in notices[0]
+    assert run.store.history("one").kept in ({2, 4} if select == "best" else {5})
 
 
 @pytest.mark.slow

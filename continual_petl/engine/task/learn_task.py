@@ -30,7 +30,7 @@ from continual_petl.engine.task.learning_curve import LearningCurve
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
-from continual_petl.engine.trainers import fitting_trainer, quiet
+from continual_petl.engine.trainers import fitting_trainer, partly_validated, quiet
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.certificate import LearnedTask
@@ -93,7 +93,9 @@ def learn_bank(
     if (start := decide_start(run)) is not None:
         clock.lap("start")
 
-    lost = (*data.remarks, *dropped, *cache_notices)
+    num_batches = -(-len(session.loaders(data, plan.training).val_dataloader()) // num_processes)
+    partly = partly_validated(plan, session.spec.trainer, num_batches)
+    lost = (*data.remarks, *dropped, *cache_notices, *partly)
     notify_start(session, plan.name, callbacks, (*data.notices, *lost))
     if ranks is None:
         with open_state_cache(run, cache):
@@ -108,7 +110,7 @@ def learn_bank(
         run,
         curve,
         _kept(curve, plan),
-        notices=() if ranks is None else (ranks.notice(plan),),
+        notices=(*_not_compared(curve, plan), *(() if ranks is None else (ranks.notice(plan),))),
         lost=lost,
         parent=parents[0] if len(parents) == 1 else None,
         start=start,
@@ -314,6 +316,20 @@ def _kept(curve: Curve, plan: TaskPlan) -> int | None:
         return max(curve.scores, key=lambda point: _rank(point, plan.metric)).step
     steps = [*(point.step for point in curve.losses[-1:]), *(point.step for point in curve.scores[-1:])]
     return max(steps, default=None)
+
+
+def _not_compared(curve: Curve, plan: TaskPlan) -> tuple[str, ...]:
+    """Return a notice if the best bank was chosen before the fit ended, without a validation of the last one."""
+    if plan.training.select != "best" or not curve.scores or not curve.losses:
+        return ()
+    last, validated = curve.losses[-1].step, curve.scores[-1].step
+    if validated >= last:
+        return ()
+    return (
+        f"task {plan.name!r}: no validation followed the last {last - validated} of {last} steps, so only banks before them "
+        "could be chosen as the best one: trainer.max_steps or max_time ended the fit within an epoch, or "
+        "check_val_every_n_epoch left out its validation.",
+    )
 
 
 def _rank(point: ScorePoint, metric: str) -> tuple[float, float]:
