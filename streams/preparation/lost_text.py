@@ -1,8 +1,8 @@
 """Notices on text that a bank does not see, does not learn or cannot predict.
 
 A text is generated up to the end token, or up to ``generation.max_new_tokens`` tokens, and is what the tokenizer makes of
-them: T5, for example, has no tokens for braces and line breaks. A target that is longer or that the tokenizer writes in
-another way is never predicted exactly, not even by a perfect bank.
+them: T5, for example, has no tokens for braces and line breaks. A target that is longer, that the tokenizer writes in another
+way or that contains a text of ``generation.stop`` is never predicted exactly, not even by a perfect bank.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def written_otherwise(
         changed = 0
         for row, text in zip(whole.tolist(), tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
             target = checked[name].answers[row]
+            for stop in task.generation.stop:
+                text = text.partition(stop)[0]
             if text.strip() != target.strip():
                 changed += 1
                 first = first or f"{row_in(checked[name].where, row)}, {show(target)}, becomes {show(text.strip())}"
@@ -102,8 +104,8 @@ def written_otherwise(
     if not first:
         return []
     return [
-        f"task {task.name!r}: {_listed(counts)} targets cannot be predicted exactly, because their tokens stand for another "
-        f"text with this tokenizer: {first}."
+        f"task {task.name!r}: {_listed(counts)} targets cannot be predicted exactly, because a generated text is what the "
+        f"tokenizer makes of its tokens, up to the first text of generation.stop: {first}."
     ]
 
 

@@ -286,8 +286,11 @@ def test_targets_that_the_tokenizer_writes_otherwise_are_reported(
     assert "3 of 4 validation targets cannot be predicted exactly" in remark
     assert "split validation (rows given in the task), row 2, 'w1 {w2}', becomes 'w1 w2'" in remark
     assert not any("predicted exactly" in notice for notice in data.notices), "certificates hold no text of rows"
-    data = _prepare(tokenizer, kind, {"train": rows, "validation": rows[:1], "test": rows[:1]})
-    assert not any("predicted exactly" in remark for remark in data.remarks)
+    kept = {"train": rows, "validation": rows[:1], "test": rows[:1]}
+    assert not any("predicted exactly" in remark for remark in _prepare(tokenizer, kind, kept).remarks)
+    data = _prepare(tokenizer, kind, kept, generation={"max_new_tokens": 8, "stop": ["x", " w2"]})
+    assert "1 of 1 validation, 1 of 1 test targets cannot be predicted exactly" in data.remarks[-1]
+    assert data.remarks[-1].endswith("row 1, 'w1 w2', becomes 'w1'.")
 
 
 @pytest.mark.parametrize(
