@@ -20,6 +20,20 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         doing: ``downloaded`` or ``pushed``.
     """
     from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        yield
+    except (InputError, StoreError, TypeError, AttributeError, LookupError, AssertionError):
+        raise  # ours, or a bug
+    except Exception as error:
+        if isinstance(error, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE:
+            raise offline(address, doing) from error
+        raise InputError(f"{address}: it cannot be {doing}: {_why(error, address)}") from error
+
+
+def _why(error: Exception, address: Address) -> str:
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -30,44 +44,27 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         RevisionNotFoundError,
     )
 
-    start = f"{address}: it cannot be {doing}: "
-    try:
-        yield
-    except (InputError, StoreError):
-        raise
-    except HFValidationError as error:
-        raise InputError(f"{start}{_first_line(error)}") from error
-    except GatedRepoError as error:
-        raise InputError(
-            f"{start}the repository is gated: request access on its page, then log in with `hf auth login`."
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise InputError(
-            f"{start}the Hub has no such repository (if it is private, log in with `hf auth login`)."
-        ) from error
-    except RevisionNotFoundError as error:
-        raise InputError(f"{start}the repository has no revision {address.revision or 'main'!r}.") from error
-    except LocalEntryNotFoundError as error:
-        if constants.HF_HUB_OFFLINE:
-            raise offline(address, doing) from error
-        raise InputError(f"{start}{_first_line(error)}") from error
-    except (HfHubHTTPError, EntryNotFoundError) as error:
-        code = getattr(getattr(error, "response", None), "status_code", None)
-        if code in (401, 403):
-            raise InputError(f"{start}the Hub does not allow it ({_first_line(error)}). {_LOG_IN}") from error
-        if code == 412:
-            raise InputError(
-                f"{start}the repository has changed in the meantime. Nothing was committed; push again."
-            ) from error
-        raise InputError(f"{start}{_first_line(error)}. {_AGAIN}") from error
-    except (TypeError, AttributeError, LookupError, AssertionError):
-        raise  # a bug
-    except Exception as error:  # network errors, whose types depend on the client used by huggingface_hub
-        cause = error.__cause__ or error
-        raise InputError(
-            f"{start}the Hub ({constants.ENDPOINT}) cannot be reached, or the connection broke "
-            f"({type(cause).__name__}: {_first_line(cause)}). {_AGAIN}"
-        ) from error
+    match error:
+        case GatedRepoError():
+            return "the repository is gated: request access on its page, then log in with `hf auth login`."
+        case RepositoryNotFoundError():
+            return "the Hub has no such repository (if it is private, log in with `hf auth login`)."
+        case RevisionNotFoundError():
+            return f"the repository has no revision {address.revision or 'main'!r}."
+        case HFValidationError() | LocalEntryNotFoundError():
+            return _first_line(error)
+        case HfHubHTTPError() | EntryNotFoundError():
+            code = getattr(getattr(error, "response", None), "status_code", None)
+            if code in (401, 403):
+                return f"the Hub does not allow it ({_first_line(error)}). {_LOG_IN}"
+            if code == 412:
+                return "the repository has changed in the meantime. Nothing was committed; push again."
+            return f"{_first_line(error)}. {_AGAIN}"
+    cause = error.__cause__ or error  # network errors, whose types depend on the client used by huggingface_hub
+    return (
+        f"the Hub ({constants.ENDPOINT}) cannot be reached, or the connection broke ({type(cause).__name__}: "
+        f"{_first_line(cause)}). {_AGAIN}"
+    )
 
 
 _AGAIN = "Run the same command again to continue where this one stopped."
