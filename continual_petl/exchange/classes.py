@@ -30,6 +30,7 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.exchange.formats import CannotExpressError
 from continual_petl.heads.linear import LinearHead
+from continual_petl.kind import Kind
 from continual_petl.kind_registry import find_kind, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
@@ -71,7 +72,9 @@ _ROBERTA = Place("classifier.out_proj", "classifier.dense", _TANH)
 _BART = Place("classification_head.out_proj", "classification_head.dense", _TANH, last_by="eos_token_id")
 _DEBERTA = Place("classifier", "pooler.dense", config={"pooler_hidden_act": "linear"})
 
-_TEXT: Mapping[str, Mapping[Pooling, Place]] = {
+_Places = Mapping[str, Mapping[Pooling | None, Place]]
+"""Where the heads of some kinds are, by model type and pooling; the pooling of a head that reads every token is None."""
+_TEXT: _Places = {
     "bert": {"pooler": Place("classifier"), "first": Place("classifier", "bert.pooler.dense", _TANH)},
     **{family: {"first": _ROBERTA} for family in ("roberta", "xlm-roberta", "mpnet")},
     "electra": {"first": Place("classifier.out_proj", "classifier.dense", _GELU, 0.5)},
@@ -81,14 +84,14 @@ _TEXT: Mapping[str, Mapping[Pooling, Place]] = {
     # This one pools the last token other than the padding token or, without a padding token, the last token of a single text.
     "gpt2": {"last": Place("score", bias="transformer.ln_f.bias", last_by="pad_token_id")},
 }
-_TOKENS: Mapping[str, Place] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet"), Place("classifier")),
-    **dict.fromkeys(("deberta", "deberta-v2", "gpt2"), Place("classifier")),
-    **dict.fromkeys(("llama", "qwen2", "qwen3"), Place("score")),
+_BERTS = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet")
+_TOKENS: _Places = {
+    **{family: {None: Place("classifier")} for family in (*_BERTS, "deberta", "deberta-v2", "gpt2")},
+    **{family: {None: Place("score")} for family in ("llama", "qwen2", "qwen3")},
 }
-_IMAGES: Mapping[str, Mapping[Pooling, Place]] = {"vit": {"first": Place("classifier")}}
+_IMAGES: _Places = {"vit": {"first": Place("classifier")}}
 
-_ONE_OF_SEVERAL: Mapping[str, Mapping[Pooling, Place]] = {
+_ONE_OF_SEVERAL: _Places = {
     # These classes read the pooler, whose layer is cancelled for the state of the first token.
     family: {"pooler": Place("classifier"), "first": Place("classifier", f"{prefix}.pooler.dense", _TANH)}
     for family, prefix in (("bert", "bert"), ("roberta", "roberta"), ("xlm-roberta", "roberta"))
@@ -114,25 +117,28 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
     Raises:
         CannotExpressError: if the class cannot express the task's pooling and head.
     """
-    if kind_of(plan).generates:
+    kind, family = kind_of(plan), str(backbone.model.config.model_type)
+    if kind.generates:
         return None
-    family = str(backbone.model.config.model_type)
-    unknown = f"it is not known how transformers builds this class for model type {family!r}"
-    if kind_of(plan).per_word:
-        if family not in _TOKENS:
-            raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown))
-        return _TOKENS[family]
-    kind = kind_of(plan)
-    places = (_IMAGES if kind.reads_images else _ONE_OF_SEVERAL if kind.chooses else _TEXT).get(family)
-    if places is None and kind.chooses:
-        raise _inexpressible(plan, family, unknown)
-    if places is None:
-        raise _inexpressible(plan, family, _REASONS.get(family, unknown))
-    if plan.pooling not in places:
+    pooling, places = None if kind.per_word else plan.pooling, _places_of(kind, family)
+    if pooling in places:
+        return places[pooling]
+    if places:
         allowed = " or ".join(map(repr, places))
-        why = f"it cannot pool with {plan.pooling!r}, only with {allowed}, with which the task can be learned again"
-        raise _inexpressible(plan, family, why)
-    return places[plan.pooling]
+        why = f"it cannot pool with {pooling!r}, only with {allowed}, with which the task can be learned again"
+    else:
+        reasons = _TOKEN_REASONS if kind.per_word else {} if kind.chooses else _REASONS
+        why = reasons.get(family, f"it is not known how transformers builds this class for model type {family!r}")
+    of = plan.kind if kind.per_word else f"{plan.kind}, pooling {plan.pooling}"
+    raise CannotExpressError(
+        plan.name, "merged", f"{auto_class(plan.kind)} cannot express its head ({of}) on model type {family!r}: {why}"
+    )
+
+
+def _places_of(kind: Kind, family: str) -> Mapping[Pooling | None, Place]:
+    """Return where the head is in the class for a kind, by the pooling before it; empty if no class is known."""
+    table = _TOKENS if kind.per_word else _IMAGES if kind.reads_images else _ONE_OF_SEVERAL if kind.chooses else _TEXT
+    return table.get(family, {})
 
 
 _UNBIASED = ("gpt2", "llama", "qwen2", "qwen3")
@@ -149,18 +155,8 @@ def plain_heads(kind: str, family: str) -> dict[str, Pooling | None]:
     task_kind = find_kind(kind)
     if task_kind.generates:
         return {}
-    if task_kind.per_word:
-        return {_TOKENS[family].out: None} if family in _TOKENS else {}
-    places = (_IMAGES if task_kind.reads_images else _TEXT).get(family, {})
-    plain: dict[str, Pooling | None] = {place.out: pooling for pooling, place in places.items() if place.plain}
+    plain = {place.out: pooling for pooling, place in _places_of(task_kind, family).items() if place.plain}
     return plain | ({"score": "last"} if family in _UNBIASED and task_kind.reads_texts else {})
-
-
-def _inexpressible(plan: TaskPlan, family: str, why: str) -> CannotExpressError:
-    of = plan.kind if kind_of(plan).per_word else f"{plan.kind}, pooling {plan.pooling}"
-    return CannotExpressError(
-        plan.name, "merged", f"{auto_class(plan.kind)} cannot express its head ({of}) on model type {family!r}: {why}"
-    )
 
 
 def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad: int | None) -> Any:

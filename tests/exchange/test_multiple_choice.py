@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
 from continual_petl import InputError
+from continual_petl.exchange.classes import plain_heads
 from continual_petl.exchange.compare import expected_of
 from continual_petl.exchange.expressible import check_format, why_not
 from continual_petl.exchange.formats import Format
 from continual_petl.exchange.merged import write_checkpoint
 from tests.exchange.subjects import Folder, subject_of
+from tests.usual import few
 
 ROWS = [
     ("w1 w2 w30", ["w3", "w4 w5 w6", "w7"]),
@@ -47,6 +50,16 @@ def test_transformers_gives_the_banks_scores(
         # The bank computes in float32, and tanh between pooling and head is cancelled up to 1e-6.
         torch.testing.assert_close(found.float(), torch.tensor(scores), atol=1e-5, rtol=1e-5)
         assert options[int(found.argmax())] == answer
+
+
+@pytest.mark.parametrize("family", few(["bert", "roberta", "xlm-roberta"]))
+def test_an_import_knows_the_head_of_the_class(backbone_folder: Folder, family: str) -> None:
+    """Besides dropout, the class has only this linear layer after its pooler."""
+    config = transformers.AutoConfig.from_pretrained(backbone_folder(family))
+    auto: Any = transformers.AutoModelForMultipleChoice
+    model = auto.from_config(config)
+    after = {name for name, _ in model.named_children()} - {model.base_model_prefix, "dropout"}
+    assert plain_heads("multiple-choice", family) == dict.fromkeys(after, "pooler")
 
 
 @pytest.mark.parametrize(
