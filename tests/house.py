@@ -83,7 +83,7 @@ INSIDE = {
         {"merged", "peft", "adapterhub"},
         {"imported"},
         {"readme", "check_readme"},
-        {"readme_code", "compare", "adapter_files"},
+        {"readme_code", "compare", "adapter_files", "adapted_model"},
         {"classes", "model_card", "subject", "pickled"},
         {"formats"},
     ),

@@ -61,6 +61,29 @@ class AdapterFiles:
     """The configuration of the head, if it was saved in the format of `adapters`."""
 
 
+def read_files(root: Path, tensors: str, *more: Path) -> AdapterFiles:
+    """Read an adapter's configuration and tensors, and head.safetensors if it is there.
+
+    Args:
+        root: the adapter's folder.
+        tensors: the name of the file with its tensors.
+        more: further files, whose digests are needed.
+
+    Raises:
+        InputError: if a file is too large or damaged, or could execute code when it is read.
+    """
+    digests = digests_of(path for path in (root / CONFIG, root / tensors, root / HEAD, *more) if path.is_file())
+    described = root / (HEAD if HEAD in digests else tensors)
+    return AdapterFiles(
+        folder=root,
+        config=read_config(root / CONFIG),
+        tensors=read_tensor_file(root / tensors, digests),
+        head=read_tensor_file(root / HEAD, digests) if HEAD in digests else {},
+        notes=read_metadata(described) if described.suffix == ".safetensors" else {},
+        digests=digests,
+    )
+
+
 def digests_of(paths: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, by name; sizes are checked before anything is read.
 
@@ -165,24 +188,11 @@ def read_tensor_file(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor
     Raises:
         InputError: if it is too large or damaged, or contains a tensor that no adapter has.
     """
-    if path.suffix == ".safetensors":
-        return read_safetensors(path, digests[path.name])
-    return whole(path, read_pickled(path, read_whole(path, MAX_TENSOR_BYTES)))
-
-
-def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
-    """Return the tensors in a file, in float32.
-
-    Args:
-        path: the file.
-        digest: its SHA-256, if known.
-
-    Raises:
-        InputError: if it is too large or damaged, or contains a tensor that no adapter has.
-    """
+    if path.suffix != ".safetensors":
+        return whole(path, read_pickled(path, read_whole(path, MAX_TENSOR_BYTES)))
     try:
         # Files in the Hub cache are symlinks.
-        stored = read_tensors(path.resolve(), MAX_TENSOR_BYTES, digest, "folder")
+        stored = read_tensors(path.resolve(), MAX_TENSOR_BYTES, digests[path.name], "folder")
     except (StoreError, OSError) as error:
         raise InputError(str(error)) from error
     return whole(path, as_tensors(stored))

@@ -15,11 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from continual_petl.backbones.backbone_files import source_of
 from continual_petl.errors import ExportError
-from continual_petl.exchange.compare import NUM_GENERATED, TOLERANCE, encoded, expected_of, flat, rows_of
+from continual_petl.exchange.compare import (
+    NUM_GENERATED,
+    TOLERANCE,
+    Compute,
+    check_outputs,
+    encoded,
+    expected_of,
+    flat,
+    rows_of,
+)
 from continual_petl.exchange.model_card import HERE
 from continual_petl.exchange.readme_code import Code
 from continual_petl.exchange.subject import Subject
@@ -65,6 +74,32 @@ class OnDevice:
             yield
         finally:
             config.max_new_tokens = before
+
+
+def check_export(
+    subject: Subject, code: Code, folder: Path, compute: Compute, output: Any, *, one_by_one: bool = False
+) -> float:
+    """Check that an export computes what the bank computes, on the inputs of its certificate and on hard rows.
+
+    Args:
+        subject: the task.
+        code: the code in README.md.
+        folder: the folder of the export.
+        compute: computes logits with the exported files.
+        output: what the code's model is: a function from named inputs to an output with tensors as attributes.
+        one_by_one: whether every row is passed on its own, without padding.
+
+    Returns:
+        The largest difference found; see `check_outputs`.
+
+    Raises:
+        ExportError: if something differs.
+        InputError: for images, if Pillow is not installed.
+    """
+    difference = check_outputs(subject, compute, one_by_one=one_by_one)
+    model = OnDevice(output, subject.backbone.model.device)
+    check_written(subject, code, folder, model, generates=isinstance(output, nn.Module))
+    return difference
 
 
 def check_written(subject: Subject, code: Code, folder: Path, model: OnDevice, *, generates: bool) -> None:

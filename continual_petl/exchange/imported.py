@@ -259,10 +259,8 @@ def check_imported(imported: Imported, subject: Subject) -> tuple[float, tuple[s
     Raises:
         InputError: if they differ.
     """
-    device = subject.backbone.model.device
-    head = {name: tensor.to(device) for name, tensor in imported.head.tensors.items()}
     try:
-        computes = imported.computes(subject, head=head)
+        computes = imported.computes(subject, head=imported.head.tensors)
         difference, allowed = compare_outputs(subject, computes)
     except ExportError as error:
         raise InputError(f"folder: {error}") from error

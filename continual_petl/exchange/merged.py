@@ -12,13 +12,12 @@ from transformers import GenerationConfig, PreTrainedModel
 from continual_petl.backbones.weights import quiet
 from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
-from continual_petl.exchange.check_readme import OnDevice, check_written
+from continual_petl.exchange.check_readme import check_export
 from continual_petl.exchange.classes import Place, auto_class, configured, find_place, with_head
-from continual_petl.exchange.compare import Compute, check_outputs, ends_every_text
+from continual_petl.exchange.compare import Compute, ends_every_text
 from continual_petl.exchange.formats import CannotExpressError, check_bank
-from continual_petl.exchange.model_card import HERE
-from continual_petl.exchange.readme import checkpoint_card
-from continual_petl.exchange.readme_code import Loading, code_of, generation_settings
+from continual_petl.exchange.readme import write_readme
+from continual_petl.exchange.readme_code import Loading, generation_settings
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.learner.task_bank import head_of
@@ -58,9 +57,9 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
         if plan.chat is not None:
             (folder / "chat_template.jinja").write_text(plan.chat.template, encoding="utf-8")
     subject.copy_image_settings(folder)
-    code = code_of(subject, loading(subject, place))
     one_by_one = place is not None and place.last_by is not None
-    (folder / "README.md").write_text(checkpoint_card(subject, code, one_by_one=one_by_one), encoding="utf-8")
+    how = Loading(library="transformers", auto=auto_class(plan.kind), headed=place is not None, one_by_one=one_by_one)
+    code = write_readme(subject, folder, how, {})
     lost = sorted({str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in info[kind]})
     if lost:
         raise ExportError(
@@ -68,9 +67,7 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
             "written; please report this with the version of transformers."
         )
     model.to(backbone.model.device)
-    difference = check_outputs(subject, logits_of(model), one_by_one=one_by_one)
-    check_written(subject, code, folder, OnDevice(model, backbone.model.device), generates=True)
-    return difference
+    return check_export(subject, code, folder, logits_of(model), model, one_by_one=one_by_one)
 
 
 def check_merged(subject: Subject) -> Place | None:
@@ -95,20 +92,6 @@ def check_merged(subject: Subject) -> Place | None:
             subject.save_tokenizer(Path(folder))
             subject.check_tokenizer(Path(folder))
     return place
-
-
-def loading(subject: Subject, place: Place | None) -> Loading:
-    """Return how the code in README.md loads a checkpoint."""
-    auto = auto_class(subject.plan.kind)
-    return Loading(
-        modules=(),
-        auto=auto,
-        place=f'FOLDER = "{HERE}"',
-        model=(f"model = {auto}.from_pretrained(FOLDER).eval()",),
-        source="FOLDER",
-        one_by_one=place is not None and place.last_by is not None,
-        saved=True,
-    )
 
 
 def logits_of(model: PreTrainedModel) -> Compute:

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The packaged MiniLM on the Hub."""
 BEGIN, END = "<!-- continual-petl writes this part -->", "<!-- end of the part that continual-petl writes -->"
 HERE = "path/to/this/folder"
 """Placeholder for the folder in the example code."""
+
+
+@cache
+def template(room: str, name: str) -> Template:
+    """Return a template of a text or of code, which is a file of a package of ``continual_petl``."""
+    source = files(f"continual_petl.{room}").joinpath(name).read_text("utf-8")
+    # It is no HTML.
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    return environment.from_string(source)
 
 
 def base_model(name: str) -> str | None:

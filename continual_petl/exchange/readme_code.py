@@ -9,13 +9,10 @@ themselves are in readme_code.j2; here is what fills them in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from jinja2 import Environment, StrictUndefined, Template
-
+from continual_petl.exchange.model_card import HERE, base_model, template
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import ends_of
@@ -32,42 +29,37 @@ _POOLED = {
 }
 TEXTS = '["some text", "and another"]'
 """The example rows of a task on texts."""
+_CHOSEN = ("scores", "answers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How a format is loaded."""
+    """How an export is loaded."""
 
-    modules: tuple[str, ...]
-    """Imports of the format."""
+    library: Literal["transformers", "peft", "adapters"]
     auto: str
-    """The class of transformers that loads the model; empty if ``modules`` imports it."""
-    place: str
-    """The line that names the folder, and the base model."""
-    model: tuple[str, ...]
-    """The lines that load the model."""
-    source: str
-    """What the tokenizer is loaded from: the name of a variable, and further arguments."""
-    separate: bool = False
-    """Whether the head is in a file of its own."""
+    """The class of transformers that loads the model; empty if it is a class of the library."""
+    headed: bool = False
+    """Whether the model's class has the head; otherwise the head is in a file of its own, or the backbone's."""
     one_by_one: bool = False
     """Whether every row is passed on its own."""
     skipped: int = 0
     """Number of virtual tokens whose states precede those of the text."""
-    generator: str = "model"
-    """The variable with the model whose generation settings are used."""
-    saved: bool = False
-    """Whether the folder has the tokenizer, with its padding, and the generation settings."""
+
+    @property
+    def saved(self) -> bool:
+        """Whether the folder has the tokenizer, with its padding, and the generation settings."""
+        return self.library == "transformers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
     """The parts of the code, in their order."""
 
-    imports: tuple[str, ...]
-    place: str
-    model: tuple[str, ...]
-    reader: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    place: str = ""
+    model: tuple[str, ...] = ()
+    reader: tuple[str, ...] = ()
     """The lines that load the tokenizer."""
     rows: str
     """The variable with the rows."""
@@ -75,7 +67,7 @@ class Code:
     """Its value in README.md."""
     encode: tuple[str, ...]
     compute: tuple[str, ...]
-    results: tuple[str, ...] = field(default=("logits",))
+    results: tuple[str, ...] = ("logits",)
     """The variables with the outputs."""
 
     @property
@@ -90,40 +82,55 @@ def code_of(subject: Subject, how: Loading) -> Code:
 
     Args:
         subject: the task.
-        how: how the format is loaded.
+        how: how the export is loaded.
     """
-    plan, tokenizer = subject.plan, subject.tokenizer
-    classes = {how.auto} - {""}
-    modules = [*how.modules, *(["from safetensors.torch import load_file"] if how.separate else [])]
+    tokenizer, backbone = subject.tokenizer, subject.backbone
+    revision = "" if backbone.revision is None else f", revision={backbone.revision!r}"
+    loading = _lines(
+        "loading",
+        **vars(how),
+        base=repr(base_model(backbone.name) or backbone.name),
+        here=HERE,
+        revision=revision,
+        num_labels=subject.plan.num_outputs,
+        eager=bool(subject.bank.prefixes()),
+    )
+    modules = ["import torch", *loading["encode"]]
+    place, *model = loading["compute"]
     if tokenizer is None:
         code = _of_images(subject)
         modules += ["import numpy as np", "import torch.nn.functional as F", "from PIL import Image, ImageOps"]
     else:
-        code = _of_texts(subject, how)
-        # For some model types AutoTokenizer builds the family's own tokenizer, even if the files declare the general one.
-        general = type(tokenizer).__name__ in {"PreTrainedTokenizerFast", "TokenizersBackend"} and not how.saved
-        name = "PreTrainedTokenizerFast" if general else "AutoTokenizer"
-        classes |= {name}
-        sides = "" if how.saved else f', padding_side="{tokenizer.padding_side}"'
-        reader = [f"tokenizer = {name}.from_pretrained({how.source}{sides})"]
-        if not how.one_by_one and tokenizer.pad_token is not None:
-            reader += [f"tokenizer.pad_token = tokenizer.pad_token or {str(tokenizer.pad_token)!r}"]
-        if plan.chat is not None:
-            reader += [f"tokenizer.chat_template = {plan.chat.template!r}"]
-        code = replace(code, reader=tuple(reader))
-    if how.separate:
+        source = "FOLDER" if how.saved else f"BASE{revision}"
+        code = replace(_of_texts(subject, how), reader=_reader(subject, tokenizer, source, how))
+    if not how.saved and not how.headed and not kind_of(subject.plan).generates:
         code = replace(code, compute=_pooled(subject, how))
-    if kind_of(plan).per_word:
-        code = replace(code, compute=(*code.compute, *_lines("tags")[1]))
-    needed = "\n".join([*code.encode, *code.compute])
-    classes |= {class_name for class_name in _OF_GENERATION if class_name in needed}
-    imports = sorted({"import torch", *modules}, key=lambda line: (line.startswith("from"), line))
-    if classes:
-        imports.append(f"from transformers import {', '.join(sorted(classes))}")
-    return replace(code, imports=tuple(sorted(imports, key=_order)), place=how.place, model=how.model)
+        modules += ["from safetensors.torch import load_file"]
+    if kind_of(subject.plan).per_word:
+        code = replace(code, compute=(*code.compute, *_lines("tags")["compute"]))
+    needed = "\n".join([*code.reader[:1], *code.encode, *code.compute])
+    classes = {name for name in _CLASSES if name in needed} | ({how.auto} - {""})
+    modules += [f"from transformers import {', '.join(sorted(classes))}"] if classes else []
+    return replace(code, imports=tuple(sorted(modules, key=_order)), place=place, model=tuple(model))
 
 
-_OF_GENERATION = (
+def _reader(subject: Subject, tokenizer: Any, source: str, how: Loading) -> tuple[str, ...]:
+    """Return the lines that load the tokenizer from a source: a variable, and further arguments."""
+    # For some model types AutoTokenizer builds the family's own tokenizer, even if the files declare the general one.
+    general = type(tokenizer).__name__ in {"PreTrainedTokenizerFast", "TokenizersBackend"} and not how.saved
+    name = "PreTrainedTokenizerFast" if general else "AutoTokenizer"
+    sides = "" if how.saved else f', padding_side="{tokenizer.padding_side}"'
+    lines = [f"tokenizer = {name}.from_pretrained({source}{sides})"]
+    if not how.one_by_one and tokenizer.pad_token is not None:
+        lines += [f"tokenizer.pad_token = tokenizer.pad_token or {str(tokenizer.pad_token)!r}"]
+    if subject.plan.chat is not None:
+        lines += [f"tokenizer.chat_template = {subject.plan.chat.template!r}"]
+    return tuple(lines)
+
+
+_CLASSES = (
+    "AutoTokenizer",
+    "PreTrainedTokenizerFast",
     "GenerationConfig",
     "LogitsProcessorList",
     "LogitsProcessor",
@@ -132,46 +139,27 @@ _OF_GENERATION = (
     "StoppingCriteriaList",
     "StoppingCriteria",
 )
+"""Classes of transformers besides those of models."""
 
 
 def _order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line.split()[1].lower()
 
 
-@cache
-def _template() -> Template:
-    source = files("continual_petl.exchange").joinpath("readme_code.j2").read_text("utf-8")
-    # The text is code, not HTML.
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    return environment.from_string(source)
-
-
-def _lines(macro: str, **values: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _lines(macro: str, **values: Any) -> dict[str, Any]:
     """Return the lines of a macro of the template: those that encode rows, and those that compute."""
-    text: str = getattr(_template().make_module(values), macro)()
+    text: str = getattr(template("exchange", "readme_code.j2").make_module(values), macro)()
     encode, _, compute = text.partition("---\n")
-    return tuple(filter(str.strip, encode.splitlines())), tuple(filter(str.strip, compute.splitlines()))
-
-
-def _code(rows: str, example: str, lines: tuple[tuple[str, ...], tuple[str, ...]], *results: str) -> Code:
-    return Code(
-        imports=(),
-        place="",
-        model=(),
-        reader=(),
-        rows=rows,
-        example=example,
-        encode=lines[0],
-        compute=lines[1],
-        results=results or ("logits",),
-    )
+    return {
+        name: tuple(filter(str.strip, part.splitlines())) for name, part in (("encode", encode), ("compute", compute))
+    }
 
 
 def _of_texts(subject: Subject, how: Loading) -> Code:
     plan, kind, max_length = subject.plan, kind_of(subject.plan), subject.max_length
     if kind.chooses:
-        lines = _lines("choosing", max_length=max_length)
-        return _code("rows", "[('some text', ['one', 'another'])]", lines, "scores", "answers")
+        example = "[('some text', ['one', 'another'])]"
+        return Code(rows="rows", example=example, results=_CHOSEN, **_lines("choosing", max_length=max_length))
     if plan.options_from is not None:
         return _of_options(subject)
     if kind.generates:
@@ -179,10 +167,11 @@ def _of_texts(subject: Subject, how: Loading) -> Code:
     if kind.per_word:
         glues = glues_words(subject.tokenizer)  # type: ignore[arg-type]
         lines = _lines("words", glues=glues, max_length=max_length, labels=list(plan.labels or ()))
-        return _code("rows", '[["some", "words"], ["and", "another", "row"]]', lines, "logits", "tags")
+        example = '[["some", "words"], ["and", "another", "row"]]'
+        return Code(rows="rows", example=example, results=("logits", "tags"), **lines)
     lines = _lines("texts", one_by_one=how.one_by_one, pair=plan.pair, max_length=max_length)
     example = '[("some text", "its second text"), ("and another", "and its second")]' if plan.pair else TEXTS
-    return _code("texts", example, lines)
+    return Code(rows="texts", example=example, **lines)
 
 
 def _pooled(subject: Subject, how: Loading) -> tuple[str, ...]:
@@ -192,7 +181,9 @@ def _pooled(subject: Subject, how: Loading) -> tuple[str, ...]:
     if not reads_texts and pooling == "mean":
         features = "states.mean(1)"
     start = start_token(subject.backbone) if subject.backbone.anatomy.is_encoder_decoder else None
-    return _lines("pooled", start=start, skipped=how.skipped, reads_texts=reads_texts, features=features)[1]
+    values = {"start": start, "skipped": how.skipped, "reads_texts": reads_texts, "features": features}
+    lines: tuple[str, ...] = _lines("pooled", **values)["compute"]
+    return lines
 
 
 def _sources(subject: Subject) -> tuple[str, str, dict[str, Any]]:
@@ -219,30 +210,26 @@ def _generating(subject: Subject, how: Loading) -> Code:
     assert spec is not None
     assert tokenizer is not None
     rows, example, values = _sources(subject)
-    settings, processors, arguments = "", [], ["**inputs"]
+    settings, processors = "", list[str]()
     if not how.saved:
         settings = ", ".join(f"{key}={value!r}" for key, value in generation_settings(subject, file=False).items())
     if spec.repetition_penalty != 1:
         processors.append(f"OfGenerated(RepetitionPenaltyLogitsProcessor({spec.repetition_penalty}))")
     if spec.no_repeat_ngram_size:
         processors.append(f"OfGenerated(NoRepeatNGramLogitsProcessor({spec.no_repeat_ngram_size}))")
-    if processors:
-        arguments.append(f"logits_processor=LogitsProcessorList([{', '.join(processors)}])")
-        arguments += ["repetition_penalty=1.0, no_repeat_ngram_size=0"] if how.saved else []
-    if spec.stop:
-        arguments.append("stopping_criteria=StoppingCriteriaList([Stops()])")
     lines = _lines(
         "generating",
         **values,
         in_loop=how.one_by_one and rows == "texts",
         settings=settings,
-        generator=how.generator,
+        # Not every class of peft passes on its own settings.
+        generator="base" if how.library == "peft" else "model",
         processors=processors,
         stop=list(spec.stop or ()),
-        arguments=", ".join(arguments),
+        saved=how.saved,
         end=ends_of(tokenizer, subject.plan.chat).end,
     )
-    return _code(rows, example, lines, "answers")
+    return Code(rows=rows, example=example, results=("answers",), **lines)
 
 
 def generation_settings(subject: Subject, *, file: bool) -> dict[str, Any]:
@@ -289,9 +276,9 @@ def _of_options(subject: Subject) -> Code:
     if own:
         row = example if plan.chat is not None else "'some text'"
         rows, example = "rows", f"[({row}, ['one', 'another'])]"
-    return _code(rows, example, lines, "scores", "answers")
+    return Code(rows=rows, example=example, results=_CHOSEN, **lines)
 
 
 def _of_images(subject: Subject) -> Code:
     known = image_processing(subject.backbone.name, subject.backbone.revision, subject.backbone.model.config)
-    return _code("images", '[Image.open("an-image.png")]', _lines("images", processing=known))
+    return Code(rows="images", example='[Image.open("an-image.png")]', **_lines("images", processing=known))

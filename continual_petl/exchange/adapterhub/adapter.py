@@ -29,16 +29,15 @@ from continual_petl.exchange.adapter_files import (
     Adapter,
     AdapterFiles,
     Text,
-    digests_of,
     read_config,
-    read_metadata,
+    read_files,
     read_options,
     read_tensor_file,
     refused_option,
     save_head,
     save_tensors,
 )
-from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, VERSION, hub_head, read_hub_head
+from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, described, hub_head, read_hub_head
 from continual_petl.exchange.adapterhub.methods import (
     PLACES,
     BottleneckMethod,
@@ -47,15 +46,13 @@ from continual_petl.exchange.adapterhub.methods import (
     PrefixMethod,
     refused,
 )
-from continual_petl.exchange.adapterhub.reimplemented import adapterhub_computed, adapterhub_reimplemented
-from continual_petl.exchange.check_readme import OnDevice, check_written
+from continual_petl.exchange.adapterhub.reimplemented import adapterhub_computed
+from continual_petl.exchange.check_readme import check_export
 from continual_petl.exchange.classes import auto_class
-from continual_petl.exchange.compare import check_outputs
 from continual_petl.exchange.formats import check_bank
 from continual_petl.exchange.imported import Draft, Imported, ImportedHead, find_head, kind_of_adapter, layer_range, put
-from continual_petl.exchange.model_card import HERE, base_model
-from continual_petl.exchange.readme import adapters_card
-from continual_petl.exchange.readme_code import Loading, code_of
+from continual_petl.exchange.readme import write_readme
+from continual_petl.exchange.readme_code import Loading
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import find_kind, kind_of
@@ -123,6 +120,8 @@ def adapterhub_adapter(subject: Subject, name: str) -> Adapter:
     for row in subject.plan.bank.modifications:
         by_form.setdefault(row.form, []).append(row)
     methods = [method for form, rows in by_form.items() for method in _OF_FORM[form].of(subject, rows)]
+    if sum(isinstance(method, LoraMethod) for method, _ in methods) > 1:
+        raise refused(subject, "its bank has LoRA and IA3, and a union of adapters can contain only one of the two")
     tensors: dict[str, Tensor] = {}
     for method, rows in methods:
         for stacked in method.tensors(subject.bank, rows, name):
@@ -130,8 +129,6 @@ def adapterhub_adapter(subject: Subject, name: str) -> Adapter:
             tensors[stacked.path] = method.join(stacked.parts)
             if (why := method.why_not(subject.backbone, stacked, stacked.parts)) is not None:
                 raise refused(subject, why)
-    if sum(isinstance(method, LoraMethod) for method, _ in methods) > 1:
-        raise refused(subject, "its bank has LoRA and IA3, and a union of adapters can contain only one of the two")
     configs = [method.written() for method, _ in methods]
     return Adapter(configs[0] if len(configs) == 1 else {"architecture": "union", "configs": configs}, tensors)
 
@@ -150,60 +147,32 @@ def write_adapters(subject: Subject, folder: Path) -> float:
         InputError: if `adapters` has no equivalent method.
         ExportError: if the files do not compute the same as the bank.
     """
-    plan, backbone = subject.plan, subject.backbone
+    plan = subject.plan
     # In adapters, the name becomes a module's name, which cannot contain a dot.
     name = plan.name.replace(".", "_")
     adapter = adapterhub_adapter(subject, name)
-    base = base_model(backbone.name) or backbone.name
-    config = {
-        "config": adapter.config,
-        "hidden_size": backbone.hidden_size,
-        "model_class": type(backbone.model.base_model).__name__,
-        "model_name": base,
-        "model_type": str(backbone.model.config.model_type),
-        "name": name,
-        "version": VERSION,
-    }
+    config = described(subject, name, type(subject.backbone.model.base_model).__name__, adapter.config)
     (folder / CONFIG).write_bytes(json_bytes(config))
     save_tensors(adapter.tensors, folder / TENSORS, {})
-    theirs = hub_head(subject, name, base)
+    theirs = hub_head(subject, name)
     if theirs is not None:
         (folder / HEAD_CONFIG).write_bytes(json_bytes(theirs[0]))
         save_tensors(theirs[1], folder / HEAD_TENSORS, {})
     elif isinstance(subject.bank.head, LinearHead):
         save_head(subject, subject.bank.head, folder)
-    code = code_of(subject, _loading(subject, base, with_head=theirs is not None))
-    (folder / "README.md").write_text(adapters_card(subject, code), encoding="utf-8")
-    model = adapterhub_reimplemented(subject, folder)
-    difference = check_outputs(subject, model)
-    check_written(subject, code, folder, OnDevice(model.output, backbone.model.device), generates=False)
-    return difference
-
-
-def _loading(subject: Subject, base: str, *, with_head: bool) -> Loading:
-    """Return how the code in README.md loads an adapter.
-
-    Args:
-        subject: the task.
-        base: the name or path that the backbone is loaded from.
-        with_head: whether the head is in the format of `adapters`, so that `load_adapter` loads it too.
-    """
-    plan = subject.plan
-    revision = "" if subject.backbone.revision is None else f", revision={subject.backbone.revision!r}"
-    eager = ', attn_implementation="eager"' if subject.bank.prefixes() else ""
-    auto = "" if with_head else auto_class(plan.kind) if kind_of(plan).generates else "AutoModel"
-    load = [f"model = {auto or 'AutoAdapterModel'}.from_pretrained(BASE{revision}{eager})"]
-    load += [] if with_head else ["adapters.init(model)"]
-    load += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model = model.eval()"]
-    return Loading(
-        modules=("from adapters import AutoAdapterModel",) if with_head else ("import adapters",),
-        auto=auto,
-        place=f'BASE, ADAPTER = {base!r}, "{HERE}"',
-        model=tuple(load),
-        source=f"BASE{revision}",
-        separate=not kind_of(plan).generates and not with_head,
-        one_by_one=with_head and plan.pooling == "last" and not kind_of(plan).per_word,
+    headed, kind = theirs is not None, kind_of(plan)
+    how = Loading(
+        library="adapters",
+        auto="" if headed else auto_class(plan.kind) if kind.generates else "AutoModel",
+        headed=headed,
+        one_by_one=headed and plan.pooling == "last" and not kind.per_word,
     )
+    code = write_readme(subject, folder, how, {})
+    files = read_hub_files(folder)
+    model = adapterhub_computed(
+        subject, whole=files.config, stored=files.tensors, head=files.head, theirs=files.hub_head
+    )
+    return check_export(subject, code, folder, model, model.output)
 
 
 def read_hub_files(folder: str | Path) -> AdapterFiles:
@@ -218,21 +187,16 @@ def read_hub_files(folder: str | Path) -> AdapterFiles:
     tensors = _first(root, TENSORS, PICKLE)
     if tensors is None:
         raise InputError(f"folder: {root} has neither {TENSORS} nor {PICKLE}; it is incomplete.")
-    own = _first(root, HEAD)
-    theirs = _first(root, HEAD_TENSORS, HEAD_PICKLE) if own is None else None
-    config = root / HEAD_CONFIG if theirs is not None else None
-    paths = [path for path in (root / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
-    digests = digests_of(paths)
-    files = AdapterFiles(root, read_config(root / CONFIG), read_tensor_file(tensors, digests), {}, {}, digests)
-    if own is not None:
-        return replace(files, head=read_tensor_file(own, digests), notes=read_metadata(own))
-    if theirs is None or config is None:
-        return files
-    described, parts = read_config(config), read_tensor_file(theirs, digests)
-    head, notes = read_hub_head(described, parts)
+    described = root / HEAD_CONFIG
+    theirs = None if (root / HEAD).is_file() else _first(root, HEAD_TENSORS, HEAD_PICKLE)
+    if theirs is None:
+        return read_files(root, tensors.name)
+    files = read_files(root, tensors.name, theirs, described)
+    config, parts = read_config(described), read_tensor_file(theirs, files.digests)
+    head, notes = read_hub_head(config, parts)
     if not head:
         return replace(files, notes=notes, copies=parts)
-    return replace(files, head=head, notes=notes, hub_head=described)
+    return replace(files, head=head, notes=notes, hub_head=config)
 
 
 def _first(folder: Path, *names: str) -> Path | None:

@@ -27,6 +27,7 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapter_files import Text, read_options
 from continual_petl.exchange.compare import ends_every_text
+from continual_petl.exchange.model_card import base_model
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import kind_of, kinds
@@ -57,13 +58,33 @@ def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
     return poolings or None
 
 
-def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+def described(subject: Subject, name: str, model_class: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of the file with the configuration of an adapter or of a head.
+
+    Args:
+        subject: the task.
+        name: the name of the adapter or the head.
+        model_class: the class of the model that has it.
+        config: its own options.
+    """
+    backbone = subject.backbone
+    return {
+        "config": config,
+        "hidden_size": backbone.hidden_size,
+        "model_class": model_class,
+        "model_name": base_model(backbone.name) or backbone.name,
+        "model_type": str(backbone.model.config.model_type),
+        "name": name,
+        "version": VERSION,
+    }
+
+
+def hub_head(subject: Subject, name: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """Return a task's head in the format of `adapters`; None if no head class of `adapters` computes the same outputs.
 
     Args:
         subject: the task.
         name: the head's name.
-        base: the name or path that the backbone is loaded from.
     """
     plan, family = subject.plan, str(subject.backbone.model.config.model_type)
     poolings = poolings_of(family, kind_of(plan).adapters_head or "")
@@ -82,17 +103,9 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         "dropout_prob": None,
     }
     config |= {} if token else {"use_pooler": plan.pooling == "pooler", "bias": True}
-    whole = {
-        "config": config,
-        "hidden_size": subject.backbone.hidden_size,
-        "model_class": _CLASSES[family][0],
-        "model_name": base,
-        "model_type": family,
-        "name": name,
-        "version": VERSION,
-    }
     output = subject.bank.head.output
-    return whole, {f"heads.{name}.1.weight": output.weight, f"heads.{name}.1.bias": output.bias}
+    tensors = {f"heads.{name}.1.weight": output.weight, f"heads.{name}.1.bias": output.bias}
+    return described(subject, name, _CLASSES[family][0], config), tensors
 
 
 def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -14,36 +14,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
 from continual_petl.exchange.adapter_files import (
     CONFIG,
-    HEAD,
     Adapter,
     AdapterFiles,
-    digests_of,
     head_notes,
-    read_config,
-    read_metadata,
-    read_tensor_file,
+    read_files,
     save_head,
     save_tensors,
 )
-from continual_petl.exchange.check_readme import OnDevice, check_written
-from continual_petl.exchange.compare import Compute, check_outputs
+from continual_petl.exchange.check_readme import check_export
+from continual_petl.exchange.compare import Compute
 from continual_petl.exchange.formats import check_bank
 from continual_petl.exchange.imported import Draft, Imported, ImportedHead, find_head, kind_of_adapter
-from continual_petl.exchange.model_card import HERE, base_model
+from continual_petl.exchange.model_card import base_model
 from continual_petl.exchange.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
 from continual_petl.exchange.peft.lowrank import low_rank, read_low_rank
-from continual_petl.exchange.peft.names import INSIDE, START, TABLE, Names, find_names, split_tensors
-from continual_petl.exchange.peft.reimplemented import computed, reimplemented
+from continual_petl.exchange.peft.names import INSIDE, START, TABLE, Changed, Names, find_names, split_tensors
+from continual_petl.exchange.peft.reimplemented import computed, num_skipped
 from continual_petl.exchange.peft.vectors import factors, norm_copies, norms, read_factors, with_norms
 from continual_petl.exchange.peft.virtual import prefix, prompt, read_prefix, read_prompt, table_of
-from continual_petl.exchange.readme import peft_card
-from continual_petl.exchange.readme_code import Loading, code_of
+from continual_petl.exchange.readme import write_readme
+from continual_petl.exchange.readme_code import Loading
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import kind_of
@@ -51,14 +47,14 @@ from continual_petl.store.files.atomic import json_bytes
 
 TENSORS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
-_BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
-    frozenset({"lowrank"}): low_rank,
-    frozenset({"decomposed"}): low_rank,
-    frozenset({"lowrank", "decomposed"}): low_rank,
-    frozenset({"rescale"}): factors,
-    frozenset({"prompt"}): prompt,
-    frozenset({"attention"}): prefix,
+_BUILT: Mapping[str, Callable[[Subject, Names], Adapter]] = {
+    "lowrank": low_rank,
+    "decomposed": low_rank,
+    "rescale": factors,
+    "prompt": prompt,
+    "attention": prefix,
 }
+"""Returns the adapter for modifications of a form."""
 
 
 def write_peft(subject: Subject, folder: Path) -> float:
@@ -76,7 +72,6 @@ def write_peft(subject: Subject, folder: Path) -> float:
         ExportError: if the adapter read back from the files gives different outputs from the bank.
     """
     backbone, bank = subject.backbone, subject.bank
-    virtual = _is_virtual(subject)
     names, adapter = peft_adapter(subject)
     saved = dict(adapter.tensors)
     config = {
@@ -93,41 +88,21 @@ def write_peft(subject: Subject, folder: Path) -> float:
         else:
             saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
             config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
-    start = "" if virtual else START
+    start = "" if config["peft_type"] in VIRTUAL else START
     notes = {} if names.head is None else head_notes(subject)
     save_tensors({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / TENSORS, notes)
     (folder / CONFIG).write_bytes(json_bytes(config))
-    code = code_of(subject, _loading(subject, names, config))
-    (folder / "README.md").write_text(peft_card(subject, code, config), encoding="utf-8")
-    model = reimplemented(subject, names, folder)
-    difference = check_outputs(subject, model)
-    check_written(subject, code, folder, OnDevice(model.output, backbone.model.device), generates=False)
-    return difference
-
-
-def _loading(subject: Subject, names: Names, config: Mapping[str, Any]) -> Loading:
-    """Return how the code in README.md loads an adapter."""
-    revision = "" if config["revision"] is None else f", revision={config['revision']!r}"
-    labels = "" if names.head is None else f", num_labels={subject.plan.num_outputs}"
-    prompt = config["peft_type"] == "PROMPT_TUNING"
-    return Loading(
-        modules=("from peft import PeftModel",),
+    how = Loading(
+        library="peft",
         auto=names.auto,
-        place=f'BASE, ADAPTER = {config["base_model_name_or_path"]!r}, "{HERE}"',
-        model=(
-            f"base = {names.auto}.from_pretrained(BASE{labels}{revision})",
-            "model = PeftModel.from_pretrained(base, ADAPTER).eval()",
-        ),
-        source=f"BASE{revision}",
-        generator="base",  # not every class of peft passes on its own settings
-        separate=names.head is None and not kind_of(subject.plan).generates,
-        one_by_one=prompt and kind_of(subject.plan).continues,
-        skipped=config["num_virtual_tokens"] if prompt and not subject.backbone.anatomy.is_encoder_decoder else 0,
+        headed=names.head is not None,
+        one_by_one=config["peft_type"] == "PROMPT_TUNING" and kind_of(subject.plan).continues,
+        skipped=num_skipped(subject, config),
     )
-
-
-def _is_virtual(subject: Subject) -> bool:
-    return any(m.config.outside or m.config.in_heads for m in subject.plan.bank.modifications)
+    code = write_readme(subject, folder, how, config)
+    files = read_peft_files(folder)
+    model = computed(subject, names, files.config, files.tensors, files.head)
+    return check_export(subject, code, folder, model, model.output)
 
 
 def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
@@ -136,23 +111,18 @@ def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
     Raises:
         CannotExpressError: if peft has no such adapter.
     """
-    check_bank(subject.plan.name, subject.plan.bank, "peft")
-    names = find_names(subject.plan, subject.backbone, headless=_is_virtual(subject))
-    return names, _built(subject, names)
-
-
-def _built(subject: Subject, names: Names) -> Adapter:
-    spec = subject.plan.bank
-    forms = frozenset(m.form for m in spec.modifications)
-    own = spec.layernorms == "own"
-    if not forms and own:
-        return norms(subject, names)
-    adapter = _BUILT[forms](subject, names)
-    if own:
+    spec, forms = subject.plan.bank, {m.form for m in subject.plan.bank.modifications}
+    check_bank(subject.plan.name, spec, "peft")
+    names = find_names(subject.plan, subject.backbone, headless=not forms.isdisjoint(("prompt", "attention")))
+    if not forms:
+        return names, norms(subject, names)
+    # Only changes by the same function can be in one adapter of peft.
+    adapter = _BUILT[min(forms)](subject, names)
+    if spec.layernorms == "own":
         copies = norm_copies(subject, names)
         adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
         adapter.tensors.update(copies)
-    return adapter
+    return names, adapter
 
 
 def read_peft_files(folder: str | Path) -> AdapterFiles:
@@ -175,16 +145,7 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
         raise InputError(
             f"folder: {root} has no {TENSORS}.{instead if (root / PICKLE).exists() else ' It is incomplete.'}"
         )
-    digests = digests_of(path for path in (config, tensors, root / HEAD) if path.is_file())
-    head = read_tensor_file(root / HEAD, digests) if HEAD in digests else {}
-    return AdapterFiles(
-        folder=root,
-        config=read_config(config),
-        tensors=read_tensor_file(tensors, digests),
-        head=head,
-        notes=read_metadata(root / HEAD if head else tensors),
-        digests=digests,
-    )
+    return read_files(root, TENSORS)
 
 
 def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
@@ -219,44 +180,35 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
                 "even where that is padding, which no pooling of a bank does. Train the adapter on the base model "
                 "(FEATURE_EXTRACTION), with a linear head in head.safetensors."
             )
-        return _imported(config, stored, backbone, draft, head, "", {})
+        return _imported(config, stored, _names(config, backbone, head, ""), draft, head, {})
     _check_names(files.tensors)
     changed, copies = split_tensors(files.tensors)
     head = find_head(files, task_kind, copies, backbone, pooling)
-    prefix_of_base = _base(backbone, [*changed, *(name.rpartition(".")[0] for name in copies)])
+    names = _names(config, backbone, head, _base(backbone, [*changed, *(name.rpartition(".")[0] for name in copies)]))
     _check_targets(config, changed, copies)
-    inside = backbone.sites.base
-    names = {inside + name.removeprefix(prefix_of_base): name for name in changed}
-    by_path = {path: changed[name] for path, name in names.items()}
-    norms = {inside + name.removeprefix(prefix_of_base): tensor for name, tensor in copies.items()}
-    model: nn.Module = backbone.model
-    translated: Draft | None = None
-    if config.peft_type == "LORA":
-        translated = read_low_rank(config, by_path, names, model, backbone.sites)
-    elif config.peft_type == "IA3":
-        translated = read_factors(config, by_path, names, model, backbone.sites)
-    else:
-        norms |= {
-            f"{path}.{part.removeprefix(f'{INSIDE}.')}": t
-            for path, parts in by_path.items()
-            for part, t in parts.items()
-        }
+    read = _READ.get(config.peft_type)
+    translated = None if read is None else read(config, changed, names, backbone)
+    norms = names.replaced(changed, copies)
     if norms or translated is None:
-        translated = with_norms(translated, norms, model, backbone.sites)
-    return _imported(config, files.tensors, backbone, translated, head, prefix_of_base, changed)
+        translated = with_norms(translated, norms, backbone)
+    return _imported(config, files.tensors, names, translated, head, changed)
+
+
+_READ: Mapping[str, Callable[[PeftConfig, Changed, Names, Backbone], Draft]] = {
+    "LORA": read_low_rank,
+    "IA3": read_factors,
+}
+
+
+def _names(config: PeftConfig, backbone: Backbone, head: ImportedHead, prefix: str) -> Names:
+    """Return the names of modules in the model that an adapter was trained on."""
+    modules = {prefix + name for name, _ in backbone.model.base_model.named_modules() if name}
+    return Names("", config.task_type, head.module, prefix, backbone.sites.base, modules)
 
 
 def _imported(
-    config: PeftConfig,
-    stored: dict[str, Tensor],
-    backbone: Backbone,
-    draft: Draft,
-    head: ImportedHead,
-    start: str,
-    changed: dict[str, dict[str, Tensor]],
+    config: PeftConfig, stored: dict[str, Tensor], names: Names, draft: Draft, head: ImportedHead, changed: Changed
 ) -> Imported:
-    modules = {start + name for name, _ in backbone.model.base_model.named_modules() if name}
-    names = Names("", config.task_type, head.module, start, backbone.sites.base, modules)
     known = config.model_dump()
     inner = [name for name in changed if matches(config.feedforward_modules, name)]
     # The targets were checked above; the comparison needs full names.
@@ -273,9 +225,7 @@ def _computes(
     subject: Subject, *, head: dict[str, Tensor], names: Names, config: dict[str, Any], stored: dict[str, Tensor]
 ) -> Compute:
     """Return a function that computes what peft computes with the adapter."""
-    device = subject.backbone.model.device
-    placed = {name: tensor.to(device) for name, tensor in stored.items()}
-    return computed(subject, names, config, placed, {} if names.head is not None else head)
+    return computed(subject, names, config, stored, {} if names.head is not None else head)
 
 
 def _check_names(tensors: dict[str, Tensor]) -> None:
@@ -306,7 +256,7 @@ def _base(backbone: Backbone, names: list[str]) -> str:
     )
 
 
-def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], copies: dict[str, Tensor]) -> None:
+def _check_targets(config: PeftConfig, changed: Changed, copies: dict[str, Tensor]) -> None:
     """Raise `InputError` if peft would not use all of these tensors."""
     unused = [name for name in changed if not is_target(config, name)]
     saved = {*(config.modules_to_save or ()), "classifier", "score"}

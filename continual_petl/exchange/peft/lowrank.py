@@ -18,16 +18,16 @@ Shape suffixes: I width of the input, O width of the outputs, R rank.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from continual_petl.backbones.sites import Sites
-from continual_petl.banks.bank import Bank
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.forms.base import Site
-from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.decomposed import Decomposed
 from continual_petl.banks.forms.lowrank import LowRank
@@ -35,18 +35,19 @@ from continual_petl.banks.forms.projection import part_of, rows_of
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapter_files import Adapter
 from continual_petl.exchange.formats import CannotExpressError
-from continual_petl.exchange.imported import Draft, layer_range, put
+from continual_petl.exchange.imported import Draft, put
 from continual_petl.exchange.peft.config import PeftConfig, factor
 from continual_petl.exchange.peft.names import (
     LOW_RANK,
     MAGNITUDE,
     A,
     B,
+    Changed,
     Names,
     TargetModule,
     by_module,
-    check_known,
-    target_modules,
+    changed_targets,
+    draft_of,
 )
 from continual_petl.exchange.subject import Subject
 
@@ -148,45 +149,28 @@ class _Change:
 
 
 @torch.no_grad()
-def read_low_rank(
-    config: PeftConfig, changed: dict[str, dict[str, Tensor]], names: dict[str, str], model: nn.Module, sites: Sites
-) -> Draft:
+def read_low_rank(config: PeftConfig, changed: Changed, names: Names, backbone: Backbone) -> Draft:
     """Return the low-rank changes of an adapter.
 
     Args:
         config: its options.
-        changed: tensors by the path of their module in the backbone.
-        names: peft's name for each path.
-        model: the backbone.
-        sites: its sites.
+        changed: its tensors, by module.
+        names: names of modules in the model that peft wraps.
+        backbone: the backbone.
 
     Raises:
         InputError: if a module is not a projection, or its tensors have the wrong shape.
     """
-    every = target_modules(sites, LOW_RANK)
-    check_known(changed, {target.path for target in every}, "low-rank changes of the projections in the layers")
-    changes: dict[tuple[Site, str, int], _Change] = {}
-    for target in every:
-        if target.path in changed:
-            change = _change(config, changed[target.path], names[target.path], model, target)
-            if change is not None:
-                changes[target.site, target.name, target.layer.number] = change
-    rows = [_modification(config, site, changes) for site in LOW_RANK if any(key[0] == site for key in changes)]
-    layers = layer_range({number for _, _, number in changes}, sites.num_layers)
-    spec = BankSpec.model_validate({"modifications": rows, "layers": layers})
-
-    def fill(bank: Bank) -> None:
-        for placement in bank.placements():
-            delta = placement.delta
-            assert isinstance(delta, LowRank)
-            change = changes.get((placement.modification.modifies, placement.name, placement.layer.number))
-            _fill(delta, change)
-
-    return Draft(spec, fill)
+    sites, changes = backbone.sites, dict[tuple[Site, str, int], _Change]()
+    what = "low-rank changes of the projections in the layers"
+    for target, parts in changed_targets(changed, names, sites, LOW_RANK, what):
+        if (change := _change(config, parts, names.of(target.path), backbone.model, target)) is not None:
+            changes[target.site, target.name, target.layer.number] = change
+    return draft_of(changes, LOW_RANK, sites, partial(_options, config), _fill)
 
 
 def _change(
-    config: PeftConfig, parts: dict[str, Tensor], name: str, model: nn.Module, place: TargetModule
+    config: PeftConfig, parts: Mapping[str, Tensor], name: str, model: nn.Module, place: TargetModule
 ) -> _Change | None:
     """Return the change at a place; None if a fused module changes nothing there."""
     expected = {A, B} | ({MAGNITUDE} if config.use_dora else set())
@@ -219,17 +203,16 @@ def _change(
     return _Change(down_RI[used], up_OR[:, used], scale, magnitude_O)
 
 
-def _modification(config: PeftConfig, site: Site, found: dict[tuple[Site, str, int], _Change]) -> Modification:
-    changes = [change for key, change in found.items() if key[0] == site]
+def _options(config: PeftConfig, changes: list[_Change]) -> dict[str, Any]:
     scales = {change.scale for change in changes}
-    row: dict[str, Any] = {"form": "decomposed" if config.use_dora else "lowrank", "modifies": site}
+    row: dict[str, Any] = {"form": "decomposed" if config.use_dora else "lowrank"}
     row |= {"insertion": "parallel", "rank": max(len(change.down_RI) for change in changes)}
     row |= {"dropout": config.lora_dropout, "composition": "scaled"}
     if len(scales) == 1:
         row["scale"] = scales.pop()
     elif not config.use_dora:
         row["composition"] = "learned"
-    return Modification.model_validate(row)
+    return row
 
 
 def _fill(delta: LowRank, change: _Change | None) -> None:

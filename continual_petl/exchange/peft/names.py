@@ -6,21 +6,24 @@ peft stores a tensor under the path of its module in the model that it wraps, an
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import transformers
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.forms.base import Site
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.projection import part_of, projections
 from continual_petl.errors import InputError
 from continual_petl.exchange.classes import auto_class, find_place
 from continual_petl.exchange.formats import CannotExpressError
+from continual_petl.exchange.imported import Draft, layer_range
 from continual_petl.exchange.peft.config import matches
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
@@ -31,6 +34,10 @@ A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 FACTOR, INSIDE, TABLE = "ia3_l", "ln_tuning_layers", "prompt_embeddings"
 """The names of tensors: low-rank changes, factors, LayerNorms, and all virtual tokens of a prompt or prefix."""
 _PARTS = re.compile(rf"(.*)\.({re.escape(A)}|{re.escape(B)}|{MAGNITUDE}|{FACTOR}|{INSIDE}\.\w+)")
+
+_Change = TypeVar("_Change")
+Changed = Mapping[str, Mapping[str, Tensor]]
+"""The tensors that change a module, by the module's name and their own: ``lora_A.weight``."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,16 @@ class Names:
     def path(self, name: str) -> str:
         """Return a module's path in the backbone, given its name in the wrapped model: the inverse of `of`."""
         return self.base + name.removeprefix(self.prefix)
+
+    def replaced(self, changed: Changed, copies: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that replace a parameter of the backbone, by its path: LayerNorms, and copies of modules."""
+        inside = {
+            f"{name}.{part.removeprefix(f'{INSIDE}.')}": tensor
+            for name, parts in changed.items()
+            for part, tensor in parts.items()
+            if part.startswith(INSIDE)
+        }
+        return {self.path(name): tensor for name, tensor in {**copies, **inside}.items()}
 
     def matched(self, ends: Iterable[str]) -> set[str]:
         """Return the modules that peft matches by these names, or ends of names."""
@@ -136,9 +153,22 @@ class TargetModule:
     """The module's outputs that belong to the projection; None for all."""
 
 
-def target_modules(sites: Sites, wanted: Collection[Site]) -> list[TargetModule]:
-    """Return the places of the wanted sites, layer by layer."""
-    return [
+def changed_targets(
+    changed: Changed, names: Names, sites: Sites, wanted: Collection[Site], what: str
+) -> list[tuple[TargetModule, Mapping[str, Tensor]]]:
+    """Return the projections that an adapter changes, layer by layer, with the tensors of their modules.
+
+    Args:
+        changed: the tensors of the adapter, by module.
+        names: names of modules in the model that peft wraps.
+        sites: the sites of the backbone.
+        wanted: the sites that a bank can change.
+        what: what a bank can have there, for messages.
+
+    Raises:
+        InputError: if the adapter changes other modules too.
+    """
+    targets = [
         TargetModule(
             layer,
             site,
@@ -150,6 +180,37 @@ def target_modules(sites: Sites, wanted: Collection[Site]) -> list[TargetModule]
         for site in wanted
         for name, projection in projections(sites, layer, site).items()
     ]
+    by_path = {names.path(name): parts for name, parts in changed.items()}
+    check_known(by_path, {target.path for target in targets}, what)
+    return [(target, by_path[target.path]) for target in targets if target.path in by_path]
+
+
+def draft_of(
+    changes: Mapping[tuple[Site, str, int], _Change],
+    wanted: Collection[Site],
+    sites: Sites,
+    row: Callable[[list[_Change]], dict[str, Any]],
+    fill: Callable[[Any, _Change | None], None],
+) -> Draft:
+    """Return a bank with a modification for every site that an adapter changes.
+
+    Args:
+        changes: the changes, by site, name of the projection, and number of the layer.
+        wanted: the sites that a bank can change, in the order of its modifications.
+        sites: the sites of the backbone.
+        row: returns the other options of a modification, given the changes at its site.
+        fill: sets the values at one place of a bank; the change is None where the adapter changes nothing.
+    """
+    found = {site: [change for key, change in changes.items() if key[0] == site] for site in wanted}
+    rows = [{"modifies": site, **row(known)} for site, known in found.items() if known]
+    layers = layer_range({number for _, _, number in changes}, sites.num_layers)
+
+    def fill_all(bank: Bank) -> None:
+        for placement in bank.placements():
+            key = placement.modification.modifies, placement.name, placement.layer.number
+            fill(placement.delta, changes.get(key))
+
+    return Draft(BankSpec.model_validate({"modifications": rows, "layers": layers}), fill_all)
 
 
 def check_known(found: Collection[str], known: Collection[str], what: str) -> None:

@@ -8,45 +8,26 @@ Shape suffixes: I width of the input, O width of the output, R rank, L virtual t
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import Parts, one_pass, reserved
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import ExportError
-from continual_petl.exchange.adapter_files import CONFIG, HEAD
+from continual_petl.exchange.adapted_model import AdaptedModel, pooled
 from continual_petl.exchange.peft.config import by_pattern
 from continual_petl.exchange.peft.names import FACTOR, MAGNITUDE, TABLE, A, B, Names, split_tensors
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.task_bank import reading_inputs
 
 _Parts = Mapping[str, Tensor]
-
-
-def reimplemented(subject: Subject, names: Names, folder: Path) -> Reimplemented:
-    """Return the model that peft makes of the files in a folder.
-
-    Raises:
-        ExportError: if the configuration names modules other than those with tensors.
-    """
-    device = str(subject.backbone.model.device)
-    config = json.loads((folder / CONFIG).read_text("utf-8"))
-    head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
-    return computed(subject, names, config, load_file(folder / "adapter_model.safetensors", device=device), head)
 
 
 def computed(
@@ -55,7 +36,7 @@ def computed(
     config: Mapping[str, Any],
     stored: Mapping[str, Tensor],
     separate: Mapping[str, Tensor],
-) -> Reimplemented:
+) -> AdaptedModel:
     """Return the model that peft makes of the content of an adapter's files.
 
     Args:
@@ -68,7 +49,8 @@ def computed(
     Raises:
         ExportError: if the configuration names modules other than those with tensors.
     """
-    changed, copies = split_tensors(stored)
+    device = subject.backbone.model.device
+    changed, copies = split_tensors({name: tensor.to(device) for name, tensor in stored.items()})
     targets = names.matched(config.get("target_modules", ()))
     if targets != changed.keys():
         raise ExportError(
@@ -76,80 +58,46 @@ def computed(
             f"tensors, such as {min(targets ^ changed.keys())!r}. Nothing was written; please report this with the versions "
             "of transformers and of continual-petl."
         )
-    head = dict(separate)
+    head = {part: tensor.to(device) for part, tensor in separate.items()}
     for part in ("weight", "bias") if names.head is not None else ():
         if f"{names.head}.{part}" in copies:
             head[part] = copies.pop(f"{names.head}.{part}")
-    substitutes = {names.path(name): tensor for name, tensor in copies.items() if name != TABLE}
-    for name, parts in changed.items():
-        substitutes |= {
-            f"{names.path(name)}.{p.rpartition('.')[2]}": t for p, t in parts.items() if p.startswith("ln_")
-        }
+    table = copies.pop(TABLE, None)
+    substitutes = names.replaced(changed, copies)
 
-    return Reimplemented(
+    def run(given: dict[str, Any]) -> Any:
+        model = subject.backbone.model
+        _add_virtual(subject, config, table, given)
+        with reserved(model), ExitStack() as stack:
+            for name, parts in changed.items():
+                stack.enter_context(_hooked(model.get_submodule(names.path(name)), name, parts, config))
+            own = Parts(sites=subject.bank.sites, own=substitutes)
+            return one_pass(model, own, given, base=not kind_of(subject.plan).generates)
+
+    return AdaptedModel(
         subject=subject,
-        names=names,
-        config=config,
-        changed=changed,
-        substitutes=substitutes,
-        table=copies.get(TABLE),
+        run=run,
         head=head,
+        reads=None if names.head is None else partial(_read_by_class, subject, names.head),
+        skipped=num_skipped(subject, config),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reimplemented:
-    """A model with an adapter, as peft computes it."""
+def num_skipped(subject: Subject, config: Mapping[str, Any]) -> int:
+    """Return the number of virtual tokens whose states precede those of the text; a decoder reads the text alone."""
+    prompt = config["peft_type"] == "PROMPT_TUNING" and not subject.backbone.anatomy.is_encoder_decoder
+    return int(config["num_virtual_tokens"]) if prompt else 0
 
-    subject: Subject
-    names: Names
-    config: Mapping[str, Any]
-    changed: Mapping[str, _Parts]
-    substitutes: Mapping[str, Tensor]
-    table: Tensor | None
-    head: Mapping[str, Tensor]
 
-    def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the logits, without the positions of a prompt."""
-        generates = kind_of(self.subject.plan).generates
-        arguments = dict(inputs) if generates else dict(reading_inputs(self.subject.backbone, inputs))
-        output, skipped = self._output(arguments)
-        if generates:
-            logits: Tensor = output.logits[:, skipped:]
-            return logits
-        return self._headed(output, skipped, inputs)
-
-    def output(self, **inputs: Tensor) -> Any:
-        """Return the output of the model as peft returns it: with logits, if the adapter contains the head."""
-        output, skipped = self._output(dict(inputs))
-        if self.names.head is not None:
-            output.logits = self._headed(output, skipped, inputs)
-        return output
-
-    def _headed(self, output: Any, skipped: int, inputs: Mapping[str, Tensor]) -> Tensor:
-        plan, mask_BW = self.subject.plan, inputs.get("attention_mask")
-        pad = getattr(self.subject.backbone.model.config, "pad_token_id", None)
-        if self.names.head == "score" and not kind_of(plan).per_word and pad is not None and mask_BW is not None:
-            # The class reads the last token other than the padding token, whatever the mask.
-            places_W = torch.arange(mask_BW.shape[1], device=mask_BW.device)
-            last_B = (places_W * inputs["input_ids"].ne(pad)).argmax(1, keepdim=True)
-            mask_BW = (places_W == last_B).long()
-        states = SimpleNamespace(**output)
-        states.last_hidden_state = output.last_hidden_state[:, skipped:]
-        token = kind_of(plan).per_word
-        features = states.last_hidden_state if token else pool(states, mask_BW, plan.pooling)
-        return nn.functional.linear(features, self.head["weight"], self.head.get("bias"))
-
-    def _output(self, given: dict[str, Any]) -> tuple[Any, int]:
-        """Return the output for some inputs, and the number of its positions that belong to virtual tokens."""
-        subject, model = self.subject, self.subject.backbone.model
-        skipped = _add_virtual(subject, self.config, self.table, given)
-        with reserved(model), ExitStack() as stack:
-            for name, parts in self.changed.items():
-                module = model.get_submodule(self.names.path(name))
-                stack.enter_context(_hooked(module, name, parts, self.config))
-            own = Parts(sites=subject.bank.sites, own=self.substitutes)
-            return one_pass(model, own, given, base=not kind_of(subject.plan).generates), skipped
+def _read_by_class(subject: Subject, head: str, states: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the states that a class with a head reads."""
+    pad, mask_BW = getattr(subject.backbone.model.config, "pad_token_id", None), inputs.get("attention_mask")
+    if head == "score" and not kind_of(subject.plan).per_word and pad is not None and mask_BW is not None:
+        # The class reads the last token other than the padding token, whatever the mask.
+        places_W = torch.arange(mask_BW.shape[1], device=mask_BW.device)
+        last_B = (places_W * inputs["input_ids"].ne(pad)).argmax(1, keepdim=True)
+        inputs = {"attention_mask": (places_W == last_B).long()}
+    return pooled(subject, states, inputs)
 
 
 def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:
@@ -179,10 +127,10 @@ def _low_rank(parts: _Parts, scale: float, module: Any, args: tuple[Tensor, ...]
     return changed
 
 
-def _add_virtual(subject: Subject, config: Mapping[str, Any], table: Tensor | None, given: dict[str, Any]) -> int:
-    """Put virtual tokens in front of the inputs; return the number of positions that they have in the output."""
+def _add_virtual(subject: Subject, config: Mapping[str, Any], table: Tensor | None, given: dict[str, Any]) -> None:
+    """Put virtual tokens in front of the inputs."""
     if table is None:
-        return 0
+        return
     length, ids = int(config["num_virtual_tokens"]), given["input_ids"]
     given["attention_mask"] = nn.functional.pad(given["attention_mask"], (length, 0), value=1)
     given.pop("token_type_ids", None)
@@ -190,11 +138,10 @@ def _add_virtual(subject: Subject, config: Mapping[str, Any], table: Tensor | No
         words: Any = subject.backbone.model.get_input_embeddings()
         vectors_LW = table[:length].expand(len(ids), -1, -1)
         given["inputs_embeds"] = torch.cat([vectors_LW, words(given.pop("input_ids"))], dim=1)
-        return 0 if "decoder_input_ids" in given else length
+        return
     cache, heads = DynamicCache(), config["num_attention_heads"]
     parts = table.view(length, 2 * config["num_layers"], heads, -1).permute(1, 2, 0, 3)
     for layer in range(config["num_layers"]):
         keys, values = (parts[2 * layer + i].expand(len(ids), -1, -1, -1) for i in (0, 1))
         cache.update(keys, values, layer)
     given |= {"past_key_values": cache, "use_cache": True}
-    return 0

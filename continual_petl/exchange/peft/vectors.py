@@ -7,12 +7,11 @@ module are multiplied by one. For a LayerNorm, it stores a full copy.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from continual_petl.backbones.sites import Sites
-from continual_petl.banks.bank import Bank
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.forms.base import Site
-from continual_petl.banks.config.spec import BankSpec, Modification, select_layers
+from continual_petl.banks.config.spec import BankSpec, select_layers
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
@@ -23,11 +22,13 @@ from continual_petl.exchange.peft.names import (
     FACTOR,
     FACTORS,
     INSIDE,
+    Changed,
     Names,
     by_module,
+    changed_targets,
     check_known,
+    draft_of,
     norms_of,
-    target_modules,
 )
 from continual_petl.exchange.subject import Subject
 
@@ -85,24 +86,17 @@ def norm_copies(subject: Subject, names: Names, inside: str = "") -> dict[str, T
 
 
 @torch.no_grad()
-def read_factors(
-    config: PeftConfig, changed: dict[str, dict[str, Tensor]], names: dict[str, str], model: nn.Module, sites: Sites
-) -> Draft:
+def read_factors(config: PeftConfig, changed: Changed, names: Names, backbone: Backbone) -> Draft:
     """Return the factors of an adapter; see `continual_petl.exchange.peft.lowrank.read_low_rank`.
 
     Raises:
         InputError: if a bank does not multiply the states of a module, or multiplies its inputs where the adapter
             multiplies its outputs, or the other way round.
     """
-    every = target_modules(sites, FACTORS)
-    check_known(
-        changed, {target.path for target in every}, "factors of keys, values and the inputs of the FFN's last layer"
-    )
-    vectors: dict[tuple[Site, str, int], Tensor] = {}
-    for target in every:
-        if target.path not in changed:
-            continue
-        parts, name = changed[target.path], names[target.path]
+    sites, vectors = backbone.sites, dict[tuple[Site, str, int], Tensor]()
+    what = "factors of keys, values and the inputs of the FFN's last layer"
+    for target, parts in changed_targets(changed, names, sites, FACTORS, what):
+        name = names.of(target.path)
         inner = matches(config.feedforward_modules, name)
         width = sites.module_width(target.path)
         size = width.into if inner else width.out
@@ -121,38 +115,29 @@ def read_factors(
         vector = vector if target.columns is None else vector[target.columns]
         if target.columns is None or not bool((vector == 1).all()):
             vectors[target.site, target.name, target.layer.number] = vector
-    rows = [
-        Modification(form="rescale", modifies=site, insertion="sequential", composition="multiply")
-        for site in FACTORS
-        if any(key[0] == site for key in vectors)
-    ]
-    spec = BankSpec(modifications=tuple(rows), layers=layer_range({key[2] for key in vectors}, sites.num_layers))
-
-    def fill(bank: Bank) -> None:
-        for placement in bank.placements():
-            assert isinstance(placement.delta, Rescale)
-            vector = vectors.get((placement.modification.modifies, placement.name, placement.layer.number))
-            if vector is not None:
-                put(placement.delta.vector, vector, FACTOR)
-
-    return Draft(spec, fill)
+    row = {"form": "rescale", "insertion": "sequential", "composition": "multiply"}
+    return draft_of(vectors, FACTORS, sites, lambda _: row, _fill)
 
 
-def with_norms(draft: Draft | None, norms: dict[str, Tensor], model: nn.Module, sites: Sites) -> Draft:
+def _fill(delta: Rescale, vector: Tensor | None) -> None:
+    if vector is not None:
+        put(delta.vector, vector, FACTOR)
+
+
+def with_norms(draft: Draft | None, norms: dict[str, Tensor], backbone: Backbone) -> Draft:
     """Return a draft with LayerNorms of its own, added to the given draft or as its only part.
 
     Args:
         draft: the other parts of the bank; None if there are none.
         norms: parameters of LayerNorms, by their names in the backbone.
-        model: the backbone.
-        sites: its sites.
+        backbone: the backbone.
 
     Raises:
         InputError: if a parameter does not belong to a LayerNorm in the layers.
     """
-    spec = BankSpec() if draft is None else draft.spec
+    spec, sites = BankSpec() if draft is None else draft.spec, backbone.sites
     owners = norms_of(sites)
-    parameters = dict(model.named_parameters())
+    parameters = dict(backbone.model.named_parameters())
     check_known([name for name in norms if name not in parameters], (), "LayerNorms")
     check_known({name.rpartition(".")[0] for name in norms}, owners, "its own copies of the LayerNorms")
     numbers = {owners[name.rpartition(".")[0]] for name in norms}
