@@ -22,7 +22,7 @@ from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError
 from continual_petl.exchange.import_adapter import check_base, read_adapter, translate
 from continual_petl.exchange.imported import Imported, check_imported, put, resolve_labels
-from continual_petl.exchange.subject import Subject, tokenizer_of
+from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind_registry import kind_of
@@ -175,16 +175,7 @@ def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, pro
     bank.requires_grad_(False).eval()
     backbone = session.models.backbone("fp32")
     compared = copy.deepcopy(bank).to(backbone.model.device)
-    tokenizer, length = session.models.tokenizer, backbone.max_length
-    subject = Subject(
-        plan=plan,
-        bank=compared,
-        backbone=backbone,
-        probe=probe,
-        tokenizer=None if tokenizer is None else tokenizer_of(tokenizer, plan.kind, length),
-        pad=None if tokenizer is None else session.models.pad_token_id,
-        max_length=length,
-    )
+    subject = Subject.of(plan, compared, backbone, probe, session.models.tokenizer, backbone.max_length)
     return check_imported(imported, subject)[1]
 
 

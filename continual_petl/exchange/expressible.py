@@ -11,17 +11,24 @@ from collections.abc import Callable, Mapping
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.exchange.adapterhub.adapter import adapterhub_adapter
-from continual_petl.exchange.adapterhub.methods import depends_on_signs
-from continual_petl.exchange.formats import FORMATS, ONLY_IF, CannotExpressError, Format, refused_by_bank
+from continual_petl.exchange.adapterhub.low_rank import NEGATIVE
+from continual_petl.exchange.formats import (
+    FORMATS,
+    ONLY_IF,
+    CannotExpressError,
+    Format,
+    refused_by_bank,
+    without_method,
+)
 from continual_petl.exchange.merged import check_merged
 from continual_petl.exchange.peft.adapter import peft_adapter
-from continual_petl.exchange.subject import Subject, tokenizer_of, why_not_at_all
+from continual_petl.exchange.subject import Subject, why_not_at_all
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan
-from continual_petl.streams.encoding.tokenise import padding_id
 
 _CHECKS: Mapping[Format, Callable[[Subject], object]] = {
     "merged": check_merged,
@@ -77,19 +84,13 @@ def announced(
     """
     if (why := why_not_at_all(backbone)) is not None:
         return {name: why for name in FORMATS}
-    subject = Subject(
-        plan=plan,
-        # Allocated, but not initialised: its values are never read.
-        bank=build_bank(plan, backbone, folded=True).requires_grad_(False).to(backbone.model.device),
-        backbone=backbone,
-        probe={},
-        tokenizer=None if tokenizer is None else tokenizer_of(tokenizer, plan.kind, max_length),
-        pad=None if tokenizer is None else padding_id(tokenizer),
-        max_length=max_length,
-    )
-    signs = (
-        f"{ONLY_IF}no factor of the FFN's inner states is negative after training"
-        if depends_on_signs(subject)
-        else None
-    )
-    return {name: signs if signs and name == "adapters" else why_not(subject, name) for name in FORMATS}
+    # Allocated, but not initialised: of its values, only the signs of factors are ever read.
+    bank = build_bank(plan, backbone, folded=True).requires_grad_(False).to(backbone.model.device)
+    for placement in bank.placements():
+        if isinstance(placement.delta, Rescale):
+            placement.delta.vector.fill_(-1.0)
+    subject = Subject.of(plan, bank, backbone, {}, tokenizer, max_length)
+    found: dict[str, str | None] = {name: why_not(subject, name) for name in FORMATS}
+    if found["adapters"] == without_method(NEGATIVE):
+        found["adapters"] = f"{ONLY_IF}no factor of the FFN's inner states is negative after training"
+    return found

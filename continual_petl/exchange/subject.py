@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +48,27 @@ class Subject(TaskBank):
     pad: int | None
     max_length: int
     """Maximum tokens per row; 0 if the backbone reads images."""
+
+    @classmethod
+    def of(
+        cls,
+        plan: TaskPlan,
+        bank: Bank,
+        backbone: Backbone,
+        probe: dict[str, Tensor],
+        tokenizer: PreTrainedTokenizerBase | None,
+        max_length: int,
+    ) -> Subject:
+        """Return a task, with a copy of the backbone's tokenizer that pads and truncates as the exported model expects."""
+        return cls(
+            plan=plan,
+            bank=bank,
+            backbone=backbone,
+            probe=probe,
+            tokenizer=None if tokenizer is None else tokenizer_of(tokenizer, plan.kind, max_length),
+            pad=None if tokenizer is None else padding_id(tokenizer),
+            max_length=max_length,
+        )
 
     def copy_image_settings(self, folder: Path) -> None:
         """Copy the settings of the image processor, if the backbone reads images."""
@@ -119,23 +140,15 @@ def find_subject(models: ModelCache, task: str) -> Subject:
     held = models.held(task)
     if (why := why_not_at_all(held.backbone)) is not None:
         raise InputError(f"task {task!r}: {why}. Use Run.predict, or continual-petl serve.")
-    tokenizer = None if models.tokenizer is None else tokenizer_of(models.tokenizer, held.plan.kind, held.max_length)
     backbone, targets = models.backbone("fp32"), held.plan.targets
     # A backbone in another precision may be on another device, and a head that predicts in other units is another head.
     same = backbone is held.backbone and targets is None
     bank = held.bank if same else copy.deepcopy(held.bank).to(backbone.model.device)
     if targets is not None:
         _predict_in_units(task, bank, targets)
-    return Subject(
-        plan=held.plan.model_copy(update={"targets": None}),
-        bank=bank,
-        unit=targets or AS_GIVEN,
-        backbone=backbone,
-        probe=certified_probe(models.store, task)[0],
-        tokenizer=tokenizer,
-        pad=None if tokenizer is None else models.pad_token_id,
-        max_length=held.max_length,
-    )
+    plan, probe = held.plan.model_copy(update={"targets": None}), certified_probe(models.store, task)[0]
+    subject = Subject.of(plan, bank, backbone, probe, models.tokenizer, held.max_length)
+    return replace(subject, unit=targets or AS_GIVEN)
 
 
 def why_not_at_all(backbone: Backbone) -> str | None:

@@ -14,7 +14,7 @@ import torch
 
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
-from continual_petl.exchange.adapterhub import methods as bottleneck_file
+from continual_petl.exchange.adapterhub import bottlenecks as bottleneck_file
 from continual_petl.exchange.adapterhub.adapter import write_adapters
 from continual_petl.exchange.compare import expected_of, flat, rows_of
 from tests.exchange.readme import code_in, with_rows

@@ -24,6 +24,7 @@ from continual_petl.exchange.peft.adapter import write_peft
 from continual_petl.kind_registry import find_kind
 from continual_petl.store.store import Store
 from tests.exchange.subjects import Folder, subject_of
+from tests.exchange.test_adapters import bottleneck
 from tests.kinds import METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task
@@ -112,9 +113,14 @@ def test_each_refusal_names_what_works_for_this_task(
         }
 
 
-def test_factors_that_may_become_negative_are_a_condition(backbone_folder: Folder) -> None:
-    agrees(backbone_folder, "t5", "classification", "ia3", "mean")
-    subject = subject_of(backbone_folder("t5"), "classification", "ia3", "mean")
+INNER = {"form": "rescale", "modifies": "ffn_inner", "insertion": "sequential", "composition": "multiply"}
+BESIDE = {"modifications": [*bottleneck("attention")["modifications"], INNER]}
+
+
+@pytest.mark.parametrize("choice", ["ia3", BESIDE], ids=str)
+def test_factors_that_may_become_negative_are_a_condition(backbone_folder: Folder, choice: Any) -> None:
+    agrees(backbone_folder, "t5", "classification", choice, "mean")
+    subject = subject_of(backbone_folder("t5"), "classification", choice, "mean")
     said = announced(subject.plan, subject.backbone, subject.tokenizer, subject.max_length)
     assert str(said["adapters"]).startswith(ONLY_IF)
     assert "adapters only if no factor" in in_words(said)

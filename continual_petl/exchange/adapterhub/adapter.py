@@ -37,15 +37,11 @@ from continual_petl.exchange.adapter_files import (
     save_head,
     save_tensors,
 )
+from continual_petl.exchange.adapterhub.bottlenecks import BottleneckMethod
 from continual_petl.exchange.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, described, hub_head, read_hub_head
-from continual_petl.exchange.adapterhub.methods import (
-    PLACES,
-    BottleneckMethod,
-    LoraMethod,
-    Method,
-    PrefixMethod,
-    refused,
-)
+from continual_petl.exchange.adapterhub.low_rank import LoraMethod
+from continual_petl.exchange.adapterhub.methods import PLACES, Method, refused
+from continual_petl.exchange.adapterhub.prefixes import PrefixMethod
 from continual_petl.exchange.adapterhub.reimplemented import adapterhub_computed
 from continual_petl.exchange.check_readme import check_export
 from continual_petl.exchange.classes import auto_class

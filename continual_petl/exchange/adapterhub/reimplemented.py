@@ -28,18 +28,11 @@ from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import PrefixPlacement
 from continual_petl.errors import ExportError
 from continual_petl.exchange.adapted_model import AdaptedModel
+from continual_petl.exchange.adapterhub.bottlenecks import DOWN, UP, place_of
 from continual_petl.exchange.adapterhub.head import read_by_head
-from continual_petl.exchange.adapterhub.methods import (
-    DOWN,
-    POOL,
-    UP,
-    Take,
-    activation,
-    inner_path,
-    location_of,
-    place_of,
-    prefix_states,
-)
+from continual_petl.exchange.adapterhub.low_rank import inner_path
+from continual_petl.exchange.adapterhub.methods import Take, activation
+from continual_petl.exchange.adapterhub.prefixes import POOL, location_of, prefix_states
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
 
