@@ -21,14 +21,18 @@ def read_adapter(folder: str | Path) -> AdapterFiles:
         InputError: if a file is missing, too large, damaged, or could execute code when it is read.
     """
     path = Path(folder) / CONFIG
-    of_hub = path.is_file() and {"model_type", "config"} <= read_config(path).keys()
+    of_hub = path.is_file() and read_config(path).keys() >= _HUB_KEYS
     return read_hub_files(folder) if of_hub else read_peft_files(folder)
+
+
+_HUB_KEYS = {"model_type", "config"}
+"""Keys that the configuration of an adapter of `adapters` has, and that of one of `peft` does not."""
 
 
 def translate(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
     """Translate an adapter into a bank; see `translate_peft` and `translate_hub`."""
-    of_hub = {"model_type", "config"} <= files.config.keys()
-    imported = (translate_hub if of_hub else translate_peft)(files, backbone, kind=kind, pooling=pooling)
+    read = translate_hub if files.config.keys() >= _HUB_KEYS else translate_peft
+    imported = read(files, backbone, kind=kind, pooling=pooling)
     imported.draft.check(backbone)
     return imported
 

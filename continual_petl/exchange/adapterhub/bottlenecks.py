@@ -18,12 +18,11 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Activation, Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapter_files import Text
+from continual_petl.exchange.adapter_files import Number, Text
 from continual_petl.exchange.adapterhub.methods import (
     PLACES,
     Flag,
     Method,
-    Number,
     Stacked,
     left_out,
     placed,

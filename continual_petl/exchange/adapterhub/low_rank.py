@@ -30,12 +30,10 @@ from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import FORM as RESCALE
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
+from continual_petl.exchange.adapter_files import Number, Share, Size
 from continual_petl.exchange.adapterhub.methods import (
     Flag,
     Method,
-    Number,
-    Share,
-    Size,
     Stacked,
     Take,
     left_out,

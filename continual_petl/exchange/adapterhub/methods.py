@@ -37,9 +37,6 @@ PLACES: Mapping[str, Mapping[str, str]] = {
 """Paths of bottlenecks in a layer, for each model type."""
 Take = Callable[[str], Tensor]
 """Returns the tensor at a path; raises `KeyError` or `InputError` if there is none."""
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
-Share = Annotated[float, Field(ge=0, lt=1)]
 Flag = Annotated[bool, Field(strict=True)]
 _Layers = Annotated[tuple[Annotated[int, Field(strict=True, ge=0)], ...], Field(max_length=10_000)]
 

@@ -25,18 +25,8 @@ from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.attention import Prefix
 from continual_petl.banks.forms.base import key
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapter_files import Text
-from continual_petl.exchange.adapterhub.methods import (
-    Flag,
-    Method,
-    Share,
-    Size,
-    Stacked,
-    Take,
-    activation,
-    left_out,
-    refused,
-)
+from continual_petl.exchange.adapter_files import Share, Size, Text
+from continual_petl.exchange.adapterhub.methods import Flag, Method, Stacked, Take, activation, left_out, refused
 from continual_petl.exchange.subject import Subject
 from continual_petl.kind_registry import kind_of
 from continual_petl.streams.encoding.tokenise_sources import room_for

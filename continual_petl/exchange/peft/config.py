@@ -15,14 +15,12 @@ from pydantic import Field
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapter_files import Text, read_options, refused_option
+from continual_petl.exchange.adapter_files import Number, Share, Size, Text, read_options, refused_option
 
 METHODS = ("LORA", "IA3", "LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 VIRTUAL = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 
 _Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
-_Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class PeftConfig(StrictModel):
@@ -36,19 +34,19 @@ class PeftConfig(StrictModel):
     exclude_modules: Text | _Texts | None = None
     layers_to_transform: Annotated[int, Field(strict=True)] | tuple[int, ...] | None = None
     modules_to_save: _Texts | None = None
-    r: _Size = 8
-    lora_alpha: _Number = 8.0
-    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    r: Size = 8
+    lora_alpha: Number = 8.0
+    lora_dropout: Share = 0.0
     use_rslora: bool = False
     use_dora: bool = False
-    rank_pattern: Annotated[dict[Text, _Size], Field(max_length=10_000, default_factory=dict)]
-    alpha_pattern: Annotated[dict[Text, _Number], Field(max_length=10_000, default_factory=dict)]
+    rank_pattern: Annotated[dict[Text, Size], Field(max_length=10_000, default_factory=dict)]
+    alpha_pattern: Annotated[dict[Text, Number], Field(max_length=10_000, default_factory=dict)]
     init_lora_weights: bool | Text | None = True
     feedforward_modules: Text | _Texts | None = None
-    num_virtual_tokens: _Size | None = None
+    num_virtual_tokens: Size | None = None
     num_transformer_submodules: Annotated[int, Field(ge=1, le=2)] | None = None
-    num_layers: _Size | None = None
-    num_attention_heads: _Size | None = None
+    num_layers: Size | None = None
+    num_attention_heads: Size | None = None
 
 
 _WITHOUT_EFFECT = {
