@@ -129,9 +129,14 @@ class Kind:
         return self.pools and not self.reads_images and self.several is None
 
     @property
+    def encoding(self) -> str:
+        """How its rows are encoded: equal for kinds that encode the same row in the same way, whatever it is."""
+        return self.name
+
+    @property
     def shares_passes(self) -> bool:
         """Whether its rows can share a pass of the backbone with rows of other tasks."""
-        return not self.generates and self.several is None
+        return not self.generates and not self.extracts and self.several is None
 
     def row_columns(self, *, pair: bool, options: bool) -> tuple[str, ...]:
         """Return the keys of ``columns`` that a row to predict has.

@@ -21,6 +21,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.mixed.compatible import pass_key
 from continual_petl.kind_registry import kind_of
+from continual_petl.predictor.row_checks import encoding_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.streams.batches.batching import evaluation_batches
@@ -49,7 +50,7 @@ def groups(
     by_key: dict[Hashable, list[str]] = {}
     for task, certificate in certificates.items():
         backbone, kind = backbone_of(task), kind_of(certificate)
-        shared: Hashable | None = (certificate.max_length, kind.per_word)
+        shared: Hashable | None = encoding_of(certificate)
         if not same_rows:
             spec = (certificate.bank, backbone.precision)
             if spec not in seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,16 +81,24 @@ class Request:
                 raise UnusableRowError(f"{task} row {self.numbers[position] + 1} {has}", f"{task} it {has}")
 
 
+def encoding_of(certificate: Certificate) -> tuple[object, ...]:
+    """Return a value that is equal for tasks that encode a row, apart from its options, in the same way."""
+    chat, settings = certificate.chat, json.dumps(certificate.kind_settings, sort_keys=True)
+    pair = certificate.pair or certificate.options_from == "row"
+    lengths = (certificate.max_length, certificate.max_target_length)
+    return kind_of(certificate).encoding, settings, pair, lengths, None if chat is None else (chat.digest, chat.system)
+
+
 def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRows]:
     """Return the encoded rows of each request; texts that are encoded alike go to the tokenizer in one call.
 
     Raises:
         InputError: as in `Request.encoded`.
     """
-    alike: dict[tuple[bool, int], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for number, each in enumerate(asked):
         if kind_of(each.certificate).reads_texts:
-            alike.setdefault((each.certificate.pair, each.certificate.max_length), []).append(number)
+            alike.setdefault(encoding_of(each.certificate), []).append(number)
     found: dict[int, TokenisedRows] = {}
     for numbers in alike.values():
         own = [asked[number] for number in numbers]

@@ -26,7 +26,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import STATES
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row
-from continual_petl.predictor.row_checks import accepts, check_request
+from continual_petl.predictor.row_checks import accepts, check_request, encoding_of
 from continual_petl.router.discriminant import Router, probabilities
 from continual_petl.router.row_states import StatesBelow, row_states
 from continual_petl.router.similarity import distances
@@ -230,10 +230,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
 
 
 def _encoding(certificate: Certificate) -> Encoding:
-    kind = "text" if kind_of(certificate).reads_texts else certificate.kind
-    chat = None if certificate.chat is None else (certificate.chat.digest, certificate.chat.system)
-    pair, env = certificate.pair or certificate.options_from == "row", certificate.environment
-    return kind, pair, certificate.max_length, certificate.max_target_length, env.precision, env.attention, chat
+    return (*encoding_of(certificate), certificate.environment.precision, certificate.environment.attention)
 
 
 def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from continual_petl import InputError, Run
+from continual_petl import InputError, Run, kind_registry, learn
 from continual_petl.errors import StoreError
 from continual_petl.heads.predictions import Prediction
+from continual_petl.kind_registry import register_kind
+from continual_petl.kinds import Classification
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.model_cache import ModelCache
 from tests.predictor.committed import Made, committed
-from tests.tiny import WORDS
+from tests.streams_in_code import stream, task
+from tests.tiny import WORDS, make_tokenizer
 
 Folder = Callable[..., Path]
 
@@ -145,3 +148,37 @@ def test_replaced_bank_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ModelCache, "held", replaced)
     with pytest.raises(StoreError, match=r"task '.*' was replaced in .* while its rows were being prepared: try again"):
         run.predict(["w1", "w2", "w3"], ["one", "wide", "number"])
+
+
+class LastWord(Classification):
+    """A kind of one's own that reads only the last word of a text."""
+
+    name = "last-word"
+
+    def encode(self, inputs: Sequence[Any], how: Any, **more: Any) -> Any:
+        return super().encode([text.split()[-1] for text in inputs], how, **more)
+
+
+def test_kind_of_ones_own_encodes_its_rows_itself_beside_other_tasks(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind_registry.REGISTRY, "registered", {})
+    register_kind(LastWord())
+    tasks = [task("whole", num_rows=16), task("last", num_rows=16) | {"kind": "last-word"}]
+    run = learn(stream(backbone_folder(), tasks, training={"epochs": 8, "learning_rate": 0.1}), tmp_path / "run")
+    texts = ["w1 w2 w3 w4 w5 w0", "w20 w21 w22 w1"]
+    words = make_tokenizer()(["w0", "w1"], return_tensors="pt")
+    expected = run.model("last")(**words).softmax(-1).tolist()
+    mixed = run.predict([*texts, *texts], ["whole", "whole", "last", "last"])
+    every = run.predict_all(texts, ["whole", "last"])
+    assert isinstance(every["last"], list)
+    for answers in (mixed[2:], every["last"]):
+        pairs = [(list((each.probabilities or {}).values()), own) for each, own in zip(answers, expected, strict=True)]
+        assert all(shares == pytest.approx(own, abs=1e-6) for shares, own in pairs)
+    whole = run.predict(texts, "whole")
+    same(mixed[:2], whole)
+    assert isinstance(every["whole"], list)
+    same(every["whole"], whole)
+    found = [each for text in texts for each in run.predict([text, text.split()[-1]], unknown="nearest")]
+    assert {each.task for each in found[1::2]} == {"last"}
+    same(found[1::2], run.predict([text.split()[-1] for text in texts], "last"))

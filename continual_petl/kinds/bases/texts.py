@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 class OfTexts(Kind):
     """A kind that reads one text per row, or a pair of them, and has one answer per row."""
 
+    @property
+    def encoding(self) -> str:
+        """Texts and pairs are encoded alike, unless a kind derived from this one encodes them in its own way."""
+        own = type(self)
+        alike = self.reads_texts and own.encode is OfTexts.encode and own.tokenizer is OfTexts.tokenizer
+        return "texts" if alike else self.name
+
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check inputs, then answers; see `Kind.read_rows`."""
         inputs, keys = self.read_inputs(task, rows, how.folder)
