@@ -102,7 +102,9 @@ def prediction_columns(certificates: Sequence[Certificate]) -> Types:
 
 
 def has_shares(certificate: Certificate) -> bool:
-    """Return whether predictions for a task include a probability for each label."""
+    """Return whether predictions for a task include a probability for each label or option."""
+    if certificate.options_from is not None:
+        return True
     return certificate.labels is not None and not kind_of(certificate).per_word
 
 

@@ -17,7 +17,7 @@ from continual_petl.cli.main import main
 from continual_petl.engine.run import Run
 from tests.cli.formats import write
 from tests.streams.strange_files import write_table
-from tests.streams_in_code import regression_task, stream, task, with_columns
+from tests.streams_in_code import regression_task, stream, task, task_of_kind, with_columns
 
 TEXTS = ["w10 w11", 'w1, "w2"\nw3', "w4"]
 ROWS = [{"id": number, "text": text, "by": None if number else "Ada"} for number, text in enumerate(TEXTS)]
@@ -27,6 +27,7 @@ ROWS = [{"id": number, "text": text, "by": None if number else "Ada"} for number
 def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copies") / "run"
     tasks = [with_columns(task("yesno", num_rows=16), text="question"), regression_task("number", num_rows=16)]
+    tasks += [task_of_kind("multiple-choice", "choices", num_rows=16)]
     learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
     return folder
 
@@ -59,6 +60,23 @@ def test_input_columns_are_kept_and_answers_appended(run: Path, suffix: str, tmp
         rows = list(csv.DictReader(file))
     assert [(int(row["id"]), row["text"], row["by"] or None) for row in rows] == [tuple(row.values()) for row in ROWS]
     assert [row["answer"] for row in rows] == values
+
+
+def test_probabilities_of_the_options_of_a_row_are_in_every_format(run: Path, tmp_path: Path) -> None:
+    source, rows = (
+        tmp_path / "rows.jsonl",
+        [{"source": "w1", "options": ["w2", "w3 w4"]}, {"source": "w5", "options": ["w6", "w7", "w8"]}],
+    )
+    write(source, rows)
+    wanted = [
+        (each.value, each.probabilities)
+        for each in Run(run).predict([(row["source"], row["options"]) for row in rows], "choices")
+    ]
+    with predicted(run, source, ".csv", "--task", "choices").open(newline="") as file:
+        found = [(row["answer"], json.loads(row["probabilities"])) for row in csv.DictReader(file)]
+    assert found == wanted
+    table = parquet(predicted(run, source, ".parquet", "--task", "choices"))
+    assert [(row["answer"], dict(row["probabilities"])) for row in table] == wanted
 
 
 def test_column_names_are_kept(run: Path, tmp_path: Path) -> None:
