@@ -27,6 +27,10 @@ class ParameterGrowth(StreamCallback):
         self.rows: list[GrowthRow] = []
 
     @override
+    def on_run_start(self, run: WatchedRun) -> None:
+        self.rows = growth(run.store)  # those of an earlier run may be of other tasks with the same names
+
+    @override
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         self.rows = growth(run.store, self.rows)
 
@@ -52,6 +56,10 @@ class RoutingWatch(StreamCallback):
         self.losses: dict[str, dict[str, float]] = {}
         """For each newly learned task, the earlier tasks whose share dropped by more than `points`, and how far."""
         self._before: dict[tuple[str, int], float] | None = None
+
+    @override
+    def on_run_start(self, run: WatchedRun) -> None:
+        self._before = None  # read again: it may be another run
 
     @override
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:

@@ -118,6 +118,14 @@ def test_parameter_growth_matches_a_manual_count(backbone_folder: Folder, tmp_pa
     assert [row.num_bytes for row in rows] == sizes
     assert [row.cumulative_bytes for row in rows] == [sizes[0], sizes[0] + sizes[1], sum(sizes)]
     assert run.growth == rows
+    other = tmp_path / "other"
+    learn(stream(backbone_folder(), [task("houlsby", num_rows=16, bank="probe")], training=QUICK), other)
+    learn(
+        stream(backbone_folder(), [task("houlsby", num_rows=16, bank="probe"), tasks[2]], training=QUICK),
+        other,
+        callbacks=[tracker],
+    )
+    assert [row.stored for row in tracker.rows] == [probe, 2 * probe]
 
 
 @pytest.mark.slow
