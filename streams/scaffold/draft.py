@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.heads.tag_scheme import AmbiguousTags, UnfitTags, alike, read_tags
@@ -20,6 +19,7 @@ from continual_petl.streams.scaffold.profile import is_number
 from continual_petl.streams.schema.data_spec import SPLITS, local_path
 from continual_petl.streams.schema.limits_spec import SIZES
 from continual_petl.streams.schema.option_columns import names_of
+from continual_petl.streams.stream_file.dump import inline
 
 _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
@@ -29,8 +29,6 @@ _LETTERS_OF_TOKEN = 4
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
 """Minimum number of optimizer steps, unless they would need more than `_MAX_EPOCHS`."""
-_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
-_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
 def draft(file: str, name: str, tasks: Sequence[tuple[InspectedData, Guess]], folder: str, *, backbone: Chosen) -> str:
@@ -49,11 +47,11 @@ def draft(file: str, name: str, tasks: Sequence[tuple[InspectedData, Guess]], fo
         "# Drafted from the data by `continual-petl init`: please check it. `continual-petl schema` lists every key.",
         f"#   continual-petl run {_word(file)} --dry-run    shows what would be learned",
         f"#   continual-petl run {_word(file)}              learns it",
-        f"name: {quoted(name)}",
+        f"name: {inline(name)}",
         "seed: 13",
         "backbone:",
         f"  # {backbone.why}",
-        f"  name: {_name_or_path(backbone.name, folder)}",
+        f"  name: {inline(_name_or_path(backbone.name, folder))}",
     ]
     length = _max_length(letters, backbone, [guess for _, guess in tasks])
     if letters:
@@ -76,25 +74,6 @@ def draft(file: str, name: str, tasks: Sequence[tuple[InspectedData, Guess]], fo
     return "\n".join(lines) + "\n"
 
 
-def quoted(text: str) -> str:
-    """Return a string as YAML, quoted if it would otherwise be read back as something else."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
-    return text if plain else '"' + "".join(map(_escaped, text)) + '"'
-
-
-def _column(column: str) -> str:
-    listed = [*map(quoted, names_of(column))]
-    return f"[{', '.join(listed)}]" if len(listed) > 1 else listed[0]
-
-
-def _escaped(letter: str) -> str:
-    if letter in '"\\':
-        return "\\" + letter
-    if letter == "\n":
-        return "\\n"
-    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
-
-
 def _chat(guess: Guess, max_length: int) -> list[str]:
     """Return the settings for a conversation task."""
     longest = _answer_length(guess)
@@ -115,23 +94,22 @@ def _answer_length(guess: Guess) -> int:
 
 def _task(seen: InspectedData, guess: Guess, name: str, folder: str, max_length: int) -> list[str]:
     names = _label_names(seen, guess)
-    lines = [f"  - name: {quoted(name)}"]
+    lines = [f"  - name: {inline(name)}"]
     lines += [f"    # {line}" for line in _comments(seen, guess, names)]
     lines.append(f"    kind: {guess.kind}")
-    lines.append(f"    data: {_data(seen, folder, guess)}")
-    written = ", ".join(f"{key}: {_column(column)}" for key, column in guess.columns.items())
-    lines.append(f"    columns: {{{written}}}")
+    lines.append(f"    data: {inline(_data(seen, folder, guess))}")
+    read = {key: [*names_of(column)] for key, column in guess.columns.items()}
+    lines.append(f"    columns: {inline({key: own if len(own) > 1 else own[0] for key, own in read.items()})}")
     if guess.answer_letters:
         lines += _chat(guess, max_length)
     if settings := kind_of(guess).drafted(guess, max_length):
-        written = ", ".join(f"{key}: {json.dumps(value)}" for key, value in settings.items())
-        lines.append(f"    kind_settings: {{{written}}}")
+        lines.append(f"    kind_settings: {inline(settings)}")
     if kind_of(guess).per_word and not names and not _marks_entities(guess.labels):
         lines.append(
             "    metric: accuracy    # the tags mark no entities; the other scores count entities (docs/tasks.md)"
         )
     if names is not None and seen.labels is not None:
-        lines.append(f"    labels: {_path(seen.labels, folder)}")
+        lines.append(f"    labels: {inline(_path(seen.labels, folder))}")
     sizes = ", ".join(f"{key}: {getattr(seen.limits, key):g}" for key in SIZES if key in seen.limits.model_fields_set)
     if sizes:
         lines.append(f"    limits: {{{sizes}}}")
@@ -226,30 +204,24 @@ def _epochs(seen: InspectedData) -> int:
     return max(_EPOCHS, min(_MAX_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
 
-def _data(seen: InspectedData, folder: str, guess: Guess) -> str:
-    templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
-    lists = ", ".join(f"{quoted(name)}: {quoted(mark)}" for name, mark in guess.lists.items())
-    if not seen.on_hub and not templates and not lists and not seen.files:
+def _data(seen: InspectedData, folder: str, guess: Guess) -> str | dict[str, Any]:
+    made = {key: columns for key, columns in (("templates", guess.templates), ("lists", guess.lists)) if columns}
+    if not seen.on_hub and not made and not seen.files:
         return _path(seen.data, folder)
+    where: dict[str, Any] = {"path": seen.data}
     if seen.files:
-        files = {split: ", ".join(_path(file, folder) for file in some) for split, some in seen.files.items()}
-        written = (f"{split}: {some if len(seen.files[split]) == 1 else f'[{some}]'}" for split, some in files.items())
-        parts = [f"path: {seen.reader}", f"data_files: {{{', '.join(written)}}}"]
+        files = {split: [_path(file, folder) for file in some] for split, some in seen.files.items()}
+        of_splits = {split: some if len(some) > 1 else some[0] for split, some in files.items()}
+        where = {"path": seen.reader, "data_files": of_splits}
     elif not seen.on_hub and os.path.isdir(local_path(seen.data)):
-        parts = [f"path: {_name_or_path(seen.data, folder)}"]
+        where = {"path": _name_or_path(seen.data, folder)}
     elif not seen.on_hub:
-        parts = [f"path: {seen.reader}", f"data_files: {_path(seen.data, folder)}"]
-    else:
-        parts = [f"path: {quoted(seen.data)}"]
+        where = {"path": seen.reader, "data_files": _path(seen.data, folder)}
     if seen.config is not None:
-        parts.append(f"name: {quoted(seen.config)}")
+        where["name"] = seen.config
     if seen.hidden:
-        parts.append("split: {" + ", ".join(f"{split}: {split}" for split in SPLITS if split in seen.splits) + "}")
-    if templates:
-        parts.append(f"templates: {{{templates}}}")
-    if lists:
-        parts.append(f"lists: {{{lists}}}")
-    return "{" + ", ".join(parts) + "}"
+        where["split"] = {split: split for split in SPLITS if split in seen.splits}
+    return where | made
 
 
 def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int:
@@ -265,14 +237,14 @@ def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int
 def _name_or_path(name: str, folder: str) -> str:
     """Return a name, or a path in the form that a stream file requires for paths."""
     if os.path.isabs(name) or not os.path.isdir(local_path(name)):
-        return quoted(name)
+        return name
     path = os.path.relpath(local_path(name), folder)
-    return quoted(path if path.startswith("..") else os.path.join(".", path))
+    return path if path.startswith("..") else os.path.join(".", path)
 
 
 def _path(path: str, folder: str) -> str:
     path = local_path(path)
-    return quoted(path if os.path.isabs(path) else os.path.relpath(path, folder))
+    return path if os.path.isabs(path) else os.path.relpath(path, folder)
 
 
 def _fresh(name: str, used: set[str]) -> str:

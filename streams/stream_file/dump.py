@@ -58,6 +58,19 @@ def dump_stream(spec: StreamSpec) -> str:
     return text
 
 
+def inline(value: Any) -> str:
+    """Return plain data as YAML on one line.
+
+    Example:
+        >>> inline({"text": "a: b", "label": ["no", "12"]})
+        "{text: 'a: b', label: ['no', '12']}"
+    """
+    written: str = yaml.dump(
+        [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
+    )
+    return written.strip()[1:-1]
+
+
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
     """Return the problems that `load_stream` would report for a stream that was put together from parts of other streams."""
     return contradictions(_plain(spec, ()))

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
 from continual_petl.streams.scaffold.choose_backbone import choose_backbone
-from continual_petl.streams.scaffold.draft import draft, quoted
+from continual_petl.streams.scaffold.draft import draft
 from continual_petl.streams.scaffold.guess import guess
 from continual_petl.streams.scaffold.inspect_data import NUM_ROWS, inspect_data, name_of
 from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.sources.read_splits import read_splits
+from continual_petl.streams.stream_file.dump import inline
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -129,7 +130,7 @@ def test_task_is_named_after_its_data(data: str, name: str) -> None:
 
 
 def check_roundtrip(text: str) -> None:
-    found = parse(f"key: {quoted(text)}\n")
+    found = parse(f"key: {inline(text)}\n")
     if not found.problems:  # texts with characters that are not allowed in YAML are refused
         assert found.tree == {"key": text}
 
