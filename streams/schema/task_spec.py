@@ -43,6 +43,20 @@ from continual_petl.streams.schema.training_spec import Bool, Count, Float, Trai
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
 Routing = Literal["full", "small", "off"]
+_USED_BY = {
+    "labels": "has_labels",
+    "all_labels": "has_one_label",
+    "split": "has_one_label",
+    "options": "generates",
+    "normalise": "generates",
+    "tags": "per_word",
+    "kind_settings": "own_settings",
+    "pooling": "pools",
+    "generation": "generates",
+    "max_target_length": "generates",
+    "chat": "takes_chats",
+}
+"""The keys that only some kinds use, each with the fact that holds for these kinds."""
 
 
 def _options(given: dict[str, Any]) -> OptionsFrom | None:
@@ -51,14 +65,6 @@ def _options(given: dict[str, Any]) -> OptionsFrom | None:
     if kind is not None and find_kind(kind).chooses:
         return "row"
     return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
-
-
-def _used_by(fact: str, value: _V, info: ValidationInfo) -> _V:
-    """Refuse a value of a key that has an effect only on kinds for which a fact holds."""
-    kind = info.data.get("kind")
-    if value is not None and kind is not None and not getattr(find_kind(kind), fact):
-        raise ValueError(only_for(names_where(fact), kind))
-    return value
 
 
 def _own_names(given: dict[str, Any]) -> tuple[str, str]:
@@ -132,6 +138,14 @@ class TaskSpec(UserSpec):
         import_kind(tree)
         return tree
 
+    @field_validator(*_USED_BY)
+    @classmethod
+    def _kind_uses_it(cls, value: _V, info: ValidationInfo) -> _V:
+        kind, fact = info.data.get("kind"), _USED_BY[str(info.field_name)]
+        if value is not None and kind is not None and not getattr(find_kind(kind), fact):
+            raise ValueError(only_for(names_where(fact), kind))
+        return value
+
     @field_validator("columns")
     @classmethod
     def _columns_fit_kind(cls, value: ColumnsSpec, info: ValidationInfo) -> ColumnsSpec:
@@ -164,22 +178,13 @@ class TaskSpec(UserSpec):
     @field_validator("kind_settings")
     @classmethod
     def _settings_fit_kind(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
-        kind = info.data.get("kind")
-        if value is not None and kind is not None:
-            if find_kind(kind).own_settings is None:
-                raise ValueError(only_for(names_where("own_settings"), kind))
+        if (kind := info.data.get("kind")) is not None:
             find_kind(kind).settings_of(value)
         return value
-
-    @field_validator("generation", "max_target_length", "pooling")
-    @classmethod
-    def _option_fits_kind(cls, value: _V, info: ValidationInfo) -> _V:
-        return _used_by("pools" if info.field_name == "pooling" else "generates", value, info)
 
     @field_validator("options")
     @classmethod
     def _options_fit_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        _used_by("generates", value, info)
         if value is not None and "columns" in info.data and info.data["columns"].options is not None:
             raise ValueError("columns.options gives each row its own options: remove one of the two")
         return value
@@ -187,8 +192,6 @@ class TaskSpec(UserSpec):
     @field_validator("normalise", "generation")
     @classmethod
     def _used_with_or_without_options(cls, value: _V, info: ValidationInfo) -> _V:
-        if _options(info.data) is not None:
-            _used_by("generates", value, info)
         if {"options", "columns"} <= info.data.keys() and (_options(info.data) is None) == (
             info.field_name == "normalise"
         ):
@@ -196,16 +199,6 @@ class TaskSpec(UserSpec):
                 raise ValueError("has no effect without options: remove it, or list the texts to choose from")
             raise ValueError("has no effect with options, since no text is generated: remove one of the two")
         return value
-
-    @field_validator("tags")
-    @classmethod
-    def _tags_fit_kind(cls, value: TagsSpec | None, info: ValidationInfo) -> TagsSpec | None:
-        return _used_by("per_word", value, info)
-
-    @field_validator("chat")
-    @classmethod
-    def _chat_fits_kind(cls, value: ChatSpec | None, info: ValidationInfo) -> ChatSpec | None:
-        return _used_by("takes_chats", value, info)
 
     @field_validator("limits")
     @classmethod
@@ -225,23 +218,10 @@ class TaskSpec(UserSpec):
             )
         return value
 
-    @field_validator("labels")
-    @classmethod
-    def _labels_fit_kind(
-        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
-    ) -> tuple[str, ...] | str | None:
-        kind = info.data.get("kind")
-        if value is not None and kind is not None and not find_kind(kind).has_labels:
-            raise ValueError(f"labels are for classification and have no effect on a {kind} task: remove them")
-        return value
-
     @field_validator("all_labels", "split")
     @classmethod
     def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
-        if value is None:
-            return value
-        _used_by("has_one_label", value, info)
-        if info.data.get("labels", ()) is None:
+        if value is not None and info.data.get("labels", ()) is None:
             raise ValueError(
                 f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
                 "with a JSON list of them; `continual-petl init DATA` lists the labels found"

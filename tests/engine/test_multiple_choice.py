@@ -266,7 +266,7 @@ def test_rows_that_are_cut_are_counted_once() -> None:
     [
         ({"options": ["w1", "w2"]}, r"has no effect on a multiple-choice task \(it is for causal-lm, seq2seq\)"),
         ({"normalise": "tokens"}, r"has no effect on a multiple-choice task \(it is for causal-lm, seq2seq\)"),
-        ({"labels": ["a", "b"]}, "have no effect on a multiple-choice task"),
+        ({"labels": ["a", "b"]}, "has no effect on a multiple-choice task"),
         ({"metric": "macro_f1"}, "allowed for kind multiple-choice with columns.options: accuracy"),
         ({"training": {"label_smoothing": 0.1}}, "has no effect on a multiple-choice task"),
         ({"columns": {"text": "premise"}}, "not read by a multiple-choice task, which reads source, options, label"),

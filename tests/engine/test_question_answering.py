@@ -369,7 +369,7 @@ def test_the_digest_of_the_data_has_texts_and_positions() -> None:
         ),
         ({"columns": {"contxt": "premise"}}, "unknown key 'contxt'"),
         ({"columns": {"question": "context"}}, "must be three different columns"),
-        ({"labels": ["a", "b"]}, "have no effect on a question-answering task"),
+        ({"labels": ["a", "b"]}, "has no effect on a question-answering task"),
         ({"metric": "rougeL"}, "allowed for kind question-answering: f1, exact_match"),
         ({"training": {"label_smoothing": 0.1}}, "has no effect on a question-answering task"),
         (

@@ -68,7 +68,11 @@ def test_kinds_roundtrip_through_yaml(kind: str, full: bool, tmp_path: Path) -> 
     ("kind", "more", "message"),
     [
         ("regression", {"labels": ["a", "b"]}, "no effect on a regression"),
-        ("seq2seq", {"labels": ["a", "b"]}, "labels are for classification and have no effect on a seq2seq"),
+        (
+            "seq2seq",
+            {"labels": ["a", "b"]},
+            r"has no effect on a seq2seq task \(it is for classification, image-classification, multilabel, token-",
+        ),
         ("causal-lm", {"metric": "accuracy"}, "allowed for kind causal-lm: rougeL, rouge1, rouge2, bleu"),
         ("multilabel", {"metric": "accuracy"}, "allowed for kind multilabel: micro_f1"),
         ("classification", {"generation": {}}, r"no effect on a classification task \(it is for causal-lm, seq2seq\)"),

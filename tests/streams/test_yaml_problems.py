@@ -86,7 +86,7 @@ EXPECTED = [
     (25, "tasks.1.training.epochs", "is written twice, first in line 24"),
     (27, "tasks.2.name", "'SST' is already the name of tasks.1 (as 'sst'"),
     (27, "tasks.2.data", "is missing: add it, for instance `data: data/topics.csv`. A path"),
-    (29, "tasks.2.labels", "labels are for classification"),
+    (29, "tasks.2.labels", "has no effect on a regression task (it is for classification"),
     (32, "tasks.2.bank.modifications.0", "no method has bottleneck on query"),
     (33, "tasks.2.bank.modifications.1.rank", "is another name for bottleneck, which is given as well"),
     (34, "tasks.3", "got 3; allowed: a mapping with the keys name, kind"),
