@@ -11,7 +11,7 @@ from continual_petl.kinds.bases.generation import Generation
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import from_cell
-from continual_petl.streams.sources.checks import read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 from continual_petl.streams.sources.conversations import RULE, check_conversations, is_message
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -39,7 +39,7 @@ class CausalLM(Generation):
             return _conversations(task, chat, rows)
         if any(isinstance(v, list) and any(map(is_message, v)) for v in rows.inputs[:1]):
             raise InputError(
-                f"{rows.where}, column {task.columns.source!r}: the rows are lists of messages; to learn conversations, add "
+                f"{rows.inputs}: the rows are lists of messages; to learn conversations, add "
                 "chat: {} to this task, or name a column of whole conversations: columns: {messages: ...}.",
                 key=("columns", "source"),
             )
@@ -85,14 +85,12 @@ class CausalLM(Generation):
 
 
 def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[list[Any], list[str]]:
-    columns = task.columns
-    if columns.messages is None:
-        parts: list[tuple[Any, ...]] = list(zip(rows.inputs, rows.answers, strict=True))
-        column = f"{columns.source} and {columns.target}"
+    if task.columns.messages is None:
+        names = f"{task.columns.source} and {task.columns.target}"
+        column: Cells[Any] = Cells(rows.where, names, zip(rows.inputs, rows.answers, strict=True))
     else:
-        column = columns.messages
-        parts = read_cells(rows.where, column, rows.inputs, _no_text, RULE)
-    chats, answers = check_conversations(rows.where, column, parts, chat.system)
+        column = rows.inputs.read(_no_text, RULE)
+    chats, answers = check_conversations(column, chat.system)
     return [*chats], answers
 
 

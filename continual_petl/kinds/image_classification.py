@@ -27,7 +27,7 @@ class ImageClassification(OneLabel):
         """Return the images, not decoded, and a key for the pixels of each."""
         from continual_petl.streams.encoding.images import check_images
 
-        return check_images(rows.where, task.columns.image, rows.inputs, folder)
+        return check_images(rows.inputs, folder)
 
     def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> TokenisedRows:
         """Return the pixels that the backbone reads."""

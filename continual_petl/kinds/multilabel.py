@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, about
 from continual_petl.kind import HowRead
-from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.preparation.multi_hot import check_named, flags_of, names_by_column
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -60,11 +60,10 @@ class Multilabel(OfTexts):
 
         if isinstance(task.columns.label, tuple):
             return task.columns.label
-        column = column_of_answers(task)
         if train.class_names is None:
-            check_named(train.where, column, train.answers, given)
+            check_named(train.answers, given)
         named = given if train.class_names is None else None
-        return chain.from_iterable(label_names_of(train.where, column, train.answers, named))
+        return chain.from_iterable(label_names_of(train.answers, named))
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
@@ -76,13 +75,12 @@ class Multilabel(OfTexts):
 
         labels = how.labels
         assert labels is not None
-        column = column_of_answers(task)
         if isinstance(task.columns.label, tuple):
-            label_names = names_by_column(rows.where, task.columns.label, rows.answers)
+            label_names = names_by_column(rows.answers, task.columns.label)
         else:
-            label_names = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
+            label_names = label_names_of(rows.answers, labels if how.positions else None)
         with about("labels"):
-            sets = encode_multilabel(rows.where, column, label_names, labels, positions=how.positions)
+            sets = encode_multilabel(label_names, labels, positions=how.positions)
         return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
 
     def check_splits(

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
 from continual_petl.kinds.bases.several import OfSeveral, there
-from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.schema.option_columns import OptionColumns
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import OPTIONS, TEXTS, options_in, text_in
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, read_cells, row_in, show
+from continual_petl.streams.sources.checks import Cells, Fault, Where, row_in, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -111,16 +110,13 @@ class MultipleChoice(OfSeveral):
 
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check sources, options and labels; answers are the texts of the right options."""
-        assert rows.options is not None
-        read_cells(rows.where, task.columns.source, rows.inputs, text_in, TEXTS)
-        column = str(task.columns.read_by(self.name)["options"])
-        options = read_cells(rows.where, column, rows.options, options_in, OPTIONS)
+        inputs, options = rows.inputs.read(text_in, TEXTS), rows.columns["options"].read(options_in, OPTIONS)
         answers = rows.answers
-        if rows.class_names is not None:  # such as choice1 and choice2
-            answers = [None if answer is None else rows.class_names.index(answer) for answer in answers]
-        places = _places(rows.where, column_of_answers(task), answers, options)
-        right = [own[index] for own, index in zip(options, places, strict=True)]
-        return ReadRows(inputs=rows.inputs, answers=right, names=right, options=options)
+        if (names := rows.class_names) is not None:  # such as choice1 and choice2
+            places = [None if answer is None else names.index(answer) for answer in answers]
+            answers = Cells(rows.where, answers.name, places)
+        right = [own[index] for own, index in zip(options, _places(answers, options), strict=True)]
+        return ReadRows(inputs=inputs, answers=right, names=right, options=options)
 
     def encode(
         self,
@@ -189,7 +185,7 @@ def _follows(end: str, following: str) -> bool:
     return not end.isdigit() and not following.isdigit() and ord(following) == ord(end) + 1
 
 
-def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence[tuple[str, ...]]) -> Sequence[int]:
+def _places(answers: Cells[Any], options: Sequence[tuple[str, ...]]) -> Sequence[int]:
     """Return the position of the right option of each row; the labels of a split are all texts, or all positions.
 
     Raises:
@@ -207,7 +203,7 @@ def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence
             if text != number
         ]
         advice = "Write the labels as integers, which .jsonl and .parquet files have, if they are positions"
-        raise_faults(where, column, faults, f"{advice}; otherwise, change how these options are written.")
+        answers.refuse(faults, f"{advice}; otherwise, change how these options are written.")
     if None not in texts:
         return [index for index in texts if index is not None]
     if None not in numbers:
@@ -216,14 +212,14 @@ def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence
             for row, (number, own, good) in enumerate(zip(numbers, options, inside, strict=True))
             if not good
         ]
-        raise_faults(where, column, faults, _RULE)
+        answers.refuse(faults, _RULE)
         return [number for number in numbers if number is not None]
     wrong = [
         row for row, (text, number) in enumerate(zip(texts, numbers, strict=True)) if text is None and number is None
     ]
     wrong = wrong or [row for row, text in enumerate(texts) if text is None]  # positions among texts
     faults = [Fault(row=row, what=_why_none(*pairs[row])) for row in wrong]
-    raise_faults(where, column, faults, _RULE)
+    answers.refuse(faults, _RULE)
     raise AssertionError("some label is no option")
 
 

@@ -23,7 +23,7 @@ from continual_petl.kind import NO_ANSWER, HowEncoded, HowRead, OwnColumn, ReadR
 from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import TEXTS, from_cell, text_in
-from continual_petl.streams.sources.checks import Where, read_cells, row_in, show
+from continual_petl.streams.sources.checks import Where, row_in, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -92,12 +92,9 @@ class QuestionAnswering(OfSeveral):
 
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check questions, contexts and answers; an answer that does not stand where it should is refused."""
-        names = task.columns.read_by(self.name)
-        questions, contexts = rows.by_key["question"], rows.by_key["context"]
-        read_cells(rows.where, str(names["question"]), questions, text_in, TEXTS)
-        read_cells(rows.where, str(names["context"]), contexts, text_in, TEXTS)
-        starts = rows.by_key.get("answer_start")
-        answers = rows.answers if starts is None else [*zip(rows.answers, starts, strict=True)]
+        questions, contexts = (rows.columns[key].read(text_in, TEXTS) for key in ("question", "context"))
+        starts = rows.columns.get("answer_start")
+        answers = rows.answers if starts is None else rows.answers.beside(starts)
         none_allowed = SpanSettings.model_validate(task.kind_settings or {}).no_answer
 
         def gold_in(row: tuple[Any, str]) -> Gold:
@@ -106,7 +103,7 @@ class QuestionAnswering(OfSeveral):
                 raise ValueError("no answer; if there are such rows, write kind_settings: {no_answer: true}")
             return gold
 
-        golds = read_cells(rows.where, str(names["answers"]), [*zip(answers, contexts, strict=True)], gold_in, _ANSWERS)
+        golds = answers.beside(contexts).read(gold_in, _ANSWERS)
         named = [[f"{text} (at {start})" for text, start in zip(*gold, strict=True)] for gold in golds]
         return ReadRows(inputs=questions, pairs=contexts, answers=golds, names=named)
 

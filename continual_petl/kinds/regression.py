@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.heads.targets import LARGEST, Targets
 from continual_petl.kind import HowRead
-from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.preparation.spelling_notices import numbers_notice
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Where, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Regression(OfTexts):
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[NDArray[np.float64] | NDArray[np.float32], list[str]]:
         """Return the numbers, and the spelling of each."""
-        answers = targets_of(rows.where, column_of_answers(task), rows.answers, single_precision=how.single_precision)
+        answers = targets_of(rows.answers, single_precision=how.single_precision)
         return answers, [repr(value) for value in answers.tolist()]
 
     def notice_on_answers(self, task: TaskSpec, splits: Mapping[Any, SplitRows]) -> str | None:
@@ -110,15 +110,11 @@ class Regression(OfTexts):
         return [Prediction(value=value) for value in numbers_B.tolist()]
 
 
-def targets_of(
-    where: Where, column: str, values: Sequence[Any], *, single_precision: bool = False
-) -> NDArray[np.float64] | NDArray[np.float32]:
+def targets_of(column: Cells[Any], *, single_precision: bool = False) -> NDArray[np.float64] | NDArray[np.float32]:
     """Return the targets as float64 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
 
     Args:
-        where: the split.
-        column: name of the column.
-        values: the values in it.
+        column: the targets of a split.
         single_precision: return float32 for a bank whose targets were read in this precision, see
             `TaskPlan.single_precision`; the digest of the rows is then as it was.
 
@@ -129,7 +125,7 @@ def targets_of(
     import numpy as np  # not imported by the code that reads files for `predict`
 
     rule = "A regression task needs a finite number in every row; repair or remove these rows."
-    numbers = read_cells(where, column, values, partial(_number, single_precision=single_precision), rule)
+    numbers = column.read(partial(_number, single_precision=single_precision), rule)
     return np.array(numbers, np.float32) if single_precision else np.array(numbers, np.float64)
 
 

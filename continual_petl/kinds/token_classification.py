@@ -10,10 +10,8 @@ from continual_petl.errors import about
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.kind import IGNORED, HowEncoded, HowRead
 from continual_petl.kinds.bases.labels import OfClasses
-from continual_petl.kinds.bases.texts import column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import WORDS, words_in
-from continual_petl.streams.sources.checks import read_cells
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -42,11 +40,11 @@ class TokenClassification(OfClasses):
         from continual_petl.streams.preparation.label_lists import tag_lists
 
         words, _ = self.read_inputs(task, train, None)
-        return chain.from_iterable(tag_lists(train.where, column_of_answers(task), train.answers, words))
+        return chain.from_iterable(tag_lists(train.answers, words))
 
     def read_inputs(self, task: TaskSpec, rows: SplitRows, folder: str | None) -> tuple[list[Any], list[str] | None]:
         """Return the words of each row."""
-        return read_cells(rows.where, task.columns.tokens, rows.inputs, words_in, WORDS), None
+        return rows.inputs.read(words_in, WORDS), None
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
@@ -56,10 +54,9 @@ class TokenClassification(OfClasses):
 
         labels = how.labels
         assert labels is not None
-        column = column_of_answers(task)
-        lists = tag_lists(rows.where, column, rows.answers, inputs)
+        lists = tag_lists(rows.answers, inputs)
         with about("labels"):
-            tags = encode_tags(rows.where, column, lists, labels, positions=how.positions)
+            tags = encode_tags(lists, labels, positions=how.positions)
         return tags, [[labels[number] for number in row.tolist()] for row in tags]
 
     def tag_reading(self, task: TaskSpec, labels: tuple[str, ...], train: Any) -> tuple[TagReading, str | None, str]:

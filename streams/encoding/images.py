@@ -12,7 +12,7 @@ import importlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.data_spec import join_path, local_path
-from continual_petl.streams.sources.checks import Where, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
 """Pillow modes with at most eight bits per channel; the values of other modes would be clipped at 255."""
@@ -44,15 +44,11 @@ def pillow() -> Any:
         ) from error
 
 
-def check_images(
-    where: Where, column: str, values: Sequence[Any], base: str | None = None
-) -> tuple[list[Any], list[str]]:
+def check_images(column: Cells[Any], base: str | None = None) -> tuple[list[Any], list[str]]:
     """Check that every row has an image.
 
     Args:
-        where: a split.
-        column: its image column.
-        values: the column's values.
+        column: the images of a split.
         base: folder for relative paths; ``None`` means the working directory.
 
     Returns:
@@ -70,7 +66,7 @@ def check_images(
         return image, json.dumps(["image", digest])
 
     rule = "Every row needs an image; repair or remove these rows, or name another column."
-    found = read_cells(where, column, values, image_and_key, rule)
+    found = column.read(image_and_key, rule)
     return [image for image, _ in found], [key for _, key in found]
 
 

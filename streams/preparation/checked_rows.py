@@ -144,9 +144,8 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
         )
     check_rows(train.where, len(train))
     names = kind_of(task).labels_in(task, train, given)
-    column = str([*task.columns.read_by(task.kind).values()][-1])
     with about("labels"):
-        labels = class_labels(train.where, column, names, given or train.class_names, kind=task.kind)
+        labels = class_labels(train.answers, names, given or train.class_names, kind=task.kind)
     check_class_weights(task.name, spec.merged_training(task).class_weights, labels)
     return labels, given is not None and train.class_names is None
 
@@ -179,7 +178,7 @@ def check_split(
         labels=labels, positions=positions, single_precision=single_precision, chat=chat, folder=spec.data_dir
     )
     read = kind_of(task).read_rows(task, rows, how)
-    pairs = rows.pairs if read.pairs is None else read.pairs
+    pairs = rows.columns.get("text_pair") if read.pairs is None else read.pairs
     beside = pairs or read.options or [None] * len(rows)
     keys = read.keys or [json.dumps(row) for row in zip(read.inputs, beside, strict=True)]
     return Checked(**{**vars(read), "pairs": pairs, "keys": keys}, task=task, where=rows.where, chat=chat)

@@ -17,10 +17,10 @@ from continual_petl.streams.preparation.labels import label_index, label_name, u
 from continual_petl.streams.preparation.multi_hot import check_even, flags_of, named_rows
 from continual_petl.streams.preparation.spelling_notices import unknown_faults
 from continual_petl.streams.sources.cells import list_in
-from continual_petl.streams.sources.checks import Where, raise_faults, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 
 
-def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
+def label_lists(column: Cells[Any]) -> Cells[list[str]]:
     """Return the labels of every row of a multilabel task as names; a row may have none.
 
     Raises:
@@ -31,7 +31,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
         'Every row needs a list of labels, [] for none, ["a", "b"] for two, or, in all rows, as many zeros and ones as '
         "`labels` has names; repair these rows."
     )
-    return read_cells(where, column, values, _labels, rule)
+    return column.read(_labels, rule)
 
 
 def _labels(value: Any) -> list[str]:
@@ -51,32 +51,28 @@ def _names(value: Any, word: str) -> list[str]:
     return names
 
 
-def label_names_of(where: Where, column: str, values: Sequence[Any], given: tuple[str, ...] | None) -> list[list[str]]:
+def label_names_of(column: Cells[Any], given: tuple[str, ...] | None) -> Cells[list[str]]:
     """Return the labels of every row of a multilabel task as names, whether it names them or is multi-hot.
 
     Args:
-        where: the split, for messages.
-        column: its label column.
-        values: the column's values.
+        column: the label column.
         given: the labels in order, if the user gives them; without them, no row is multi-hot.
 
     Raises:
         InputError: as in `label_lists` and `named_rows`.
     """
-    check_even(where, column, values)
-    flags = None if given is None else flags_of(values, given)
+    check_even(column)
+    flags = None if given is None else flags_of(column, given)
     if flags is None or given is None:
-        return label_lists(where, column, values)
-    return named_rows(where, column, flags, given)
+        return label_lists(column)
+    return named_rows(Cells(column.where, column.name, flags), given)
 
 
-def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[Sequence[str]]) -> list[list[str]]:
+def tag_lists(column: Cells[Any], words: Sequence[Sequence[str]]) -> Cells[list[str]]:
     """Return the tags of every row as names, one per word.
 
     Args:
-        where: the split, for messages.
-        column: its column of tags.
-        values: the column's values.
+        column: the column of tags.
         words: the words of every row.
 
     Raises:
@@ -91,42 +87,36 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
         return _names(value, "tag")
 
     rule = "Every word needs one tag, a string or an integer; repair or remove these rows."
-    return read_cells(where, column, [*zip(values, words, strict=True)], tags_in, rule)
+    return column.beside(words).read(tags_in, rule)
 
 
-def encode_multilabel(
-    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
-) -> NDArray[np.float32]:
+def encode_multilabel(rows: Cells[list[str]], labels: tuple[str, ...], *, positions: bool) -> NDArray[np.float32]:
     """Encode the labels of each row as 0 or 1, ``(N, C)``; arguments as in `encode_labels`.
 
     Raises:
         InputError: if a row has a label that is not among ``labels``; the message names these rows.
     """
-    numbers = _numbers(where, column, rows, labels, "label", positions=positions)
+    numbers = _numbers(rows, labels, "label", positions=positions)
     targets_NC = np.zeros((len(rows), len(labels)), dtype=np.float32)
     for row, own in enumerate(numbers):
         targets_NC[row, own] = 1.0
     return targets_NC
 
 
-def encode_tags(
-    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
-) -> list[NDArray[np.int64]]:
+def encode_tags(rows: Cells[list[str]], labels: tuple[str, ...], *, positions: bool) -> list[NDArray[np.int64]]:
     """Encode every tag as a class index, one array per row; arguments as in `encode_labels`.
 
     Raises:
         InputError: if a row has a tag that is not among ``labels``; the message names these rows.
     """
-    numbers = _numbers(where, column, rows, labels, "tag", positions=positions)
+    numbers = _numbers(rows, labels, "tag", positions=positions)
     return [np.array(own, dtype=np.int64) for own in numbers]
 
 
-def _numbers(
-    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], word: str, *, positions: bool
-) -> list[list[int]]:
+def _numbers(rows: Cells[list[str]], labels: tuple[str, ...], word: str, *, positions: bool) -> list[list[int]]:
     index = label_index(labels, positions=positions)
     first = ((row, next((name for name in names if name not in index), None)) for row, names in enumerate(rows))
     faults = unknown_faults(((row, name) for row, name in first if name is not None), index, word)
     if faults:
-        raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
+        rows.refuse(faults, unknown_rule(labels, positions=positions))
     return [[index[name] for name in names] for names in rows]

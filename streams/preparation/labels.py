@@ -9,13 +9,13 @@ can only be a name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind_registry import find_kind
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
-from continual_petl.streams.sources.checks import SHOWN, Where, raise_faults, read_cells, show
+from continual_petl.streams.sources.checks import SHOWN, Cells, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 if TYPE_CHECKING:  # stream files are checked without numpy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # stream files are checked without numpy
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
 
 
-def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
+def label_names(column: Cells[Any]) -> Cells[str]:
     """Return the label of every row as a name.
 
     Raises:
@@ -36,7 +36,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
         "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated), or use "
         "kind: regression for numbers."
     )
-    return read_cells(where, column, values, _label, rule)
+    return column.read(_label, rule)
 
 
 def _label(value: Any) -> str:
@@ -62,18 +62,12 @@ def label_name(value: Any) -> str | None:
 
 
 def class_labels(
-    where: Where,
-    column: str,
-    names: Iterable[str],
-    given: tuple[str, ...] | None,
-    *,
-    kind: str = "classification",
+    column: Cells[Any], names: Iterable[str], given: tuple[str, ...] | None, *, kind: str = "classification"
 ) -> tuple[str, ...]:
     """Return the classes in order, from the training split.
 
     Args:
-        where: the training split, for messages.
-        column: its label column.
+        column: the label column of the training split, for messages.
         names: the labels of the training rows.
         given: the order fixed by the stream or the data set; ``None`` means sorted.
         kind: name of the task's kind, for messages.
@@ -86,7 +80,7 @@ def class_labels(
         only = next(iter(found), "")
         other = find_kind(kind).instead_of_one_label(str(only))
         raise InputError(
-            f"{where}, column {column!r}: all rows have the label {only!r}; a {kind} task needs at least two classes, "
+            f"{column}: all rows have the label {only!r}; a {kind} task needs at least two classes, "
             f"so add rows with another label{other}."
         )
     if given is not None:
@@ -95,19 +89,11 @@ def class_labels(
 
 
 def encode_labels(
-    where: Where,
-    column: str,
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    *,
-    positions: bool,
-    key: str = "`labels`",
+    names: Cells[str], labels: tuple[str, ...], *, positions: bool, key: str = "`labels`"
 ) -> NDArray[np.int64]:
     """Return the class index of every row, ``(N,)``.
 
     Args:
-        where: the split, for messages.
-        column: its label column.
         names: the label of every row.
         labels: the classes in order.
         positions: whether integers may be positions in ``labels``; only true if ``labels`` was given explicitly.
@@ -119,7 +105,7 @@ def encode_labels(
     index = label_index(labels, positions=positions)
     faults = unknown_faults(enumerate(names), index, "label")
     if faults:
-        raise_faults(where, column, faults, unknown_rule(labels, positions=positions, key=key))
+        names.refuse(faults, unknown_rule(labels, positions=positions, key=key))
     import numpy as np
 
     return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))

@@ -10,7 +10,7 @@ from typing import Any
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.sources.cells import as_list
-from continual_petl.streams.sources.checks import Where, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 
 _ENTRY = r"(?:[01](?:\.0*)?|true|false)"
 _SPACED = re.compile(rf"\[?\s*{_ENTRY}(?:[\s,;]+{_ENTRY})+\s*\]?|\[\s*{_ENTRY}\s*\]", re.ASCII | re.IGNORECASE)
@@ -51,7 +51,7 @@ def flags_of(values: Sequence[Any], labels: tuple[str, ...]) -> list[list[bool]]
     return rows if certain or not any(label.strip().lower() in _FLAGS for label in labels) else None
 
 
-def named_rows(where: Where, column: str, rows: Sequence[Sequence[bool]], labels: tuple[str, ...]) -> list[list[str]]:
+def named_rows(column: Cells[list[bool]], labels: tuple[str, ...]) -> Cells[list[str]]:
     """Return the labels of every row of flags as names.
 
     Raises:
@@ -66,21 +66,22 @@ def named_rows(where: Where, column: str, rows: Sequence[Sequence[bool]], labels
     rule = (
         f"The other rows are lists of {len(labels)} zeros and ones, one for each label: write all zeros for no label."
     )
-    return read_cells(where, column, rows, names_in, rule)
+    return column.read(names_in, rule)
 
 
-def names_by_column(where: Where, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+def names_by_column(rows: Cells[Any], columns: Sequence[str]) -> Cells[list[str]]:
     """Return the labels of every row as names, from columns with 0 or 1 that are named after the labels.
 
     Raises:
         InputError: if a cell is neither 0 nor 1; the message names the first column with such cells, and its rows.
     """
     if not rows:
-        return []
+        return rows
     rule = "A column of columns.label needs 0 or 1 in every row; repair or remove these rows."
     by_column = zip(columns, zip(*rows, strict=True), strict=True)
-    flags = [read_cells(where, column, cells, _zero_or_one, rule) for column, cells in by_column]
-    return [[name for name, flag in zip(columns, row, strict=True) if flag] for row in zip(*flags, strict=True)]
+    flags = [Cells(rows.where, name, cells).read(_zero_or_one, rule) for name, cells in by_column]
+    named = ([name for name, flag in zip(columns, row, strict=True) if flag] for row in zip(*flags, strict=True))
+    return Cells(rows.where, rows.name, named)
 
 
 def _zero_or_one(cell: Any) -> bool:
@@ -90,13 +91,13 @@ def _zero_or_one(cell: Any) -> bool:
     return flag
 
 
-def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
+def check_even(column: Cells[Any]) -> None:
     """Refuse rows that differ in form from the others if most rows can only be multi-hot; names would be listed twice.
 
     Raises:
         InputError: if there are such rows; the message names them.
     """
-    rows = [_flags(value) for value in values]
+    rows = [*map(_flags, column)]
     lengths = Counter(len(row) for row in rows if row is not None and len(row) > 1)
     length, often = lengths.most_common(1)[0] if lengths else (0, 0)
     if 2 * often <= len(rows) or not any(row and len(row) == length and len({*row}) < length for row in rows):
@@ -108,10 +109,10 @@ def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
             raise ValueError("missing" if value is None else f"{show(value)} is not of this form")
 
     rule = f"The other rows are lists of {length} zeros and ones (multi-hot): write these rows like them."
-    read_cells(where, column, [*zip(values, rows, strict=True)], of_this_form, rule)
+    column.beside(rows).read(of_this_form, rule)
 
 
-def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[str, ...] | None) -> None:
+def check_named(column: Cells[Any], labels: tuple[str, ...] | None) -> None:
     """Refuse a column of training rows that is or may be multi-hot, unless it is certain how to read it.
 
     It is if the labels are given, as many as each list has entries. Lists of one entry are names if `labels` holds them.
@@ -119,17 +120,17 @@ def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[
     Raises:
         InputError: if the column may be multi-hot, and `flags_of` cannot read it.
     """
-    rows = multi_hot(values)
+    rows = multi_hot(column)
     if rows is None:
-        _check_no_flags(where, column, values, labels)
+        _check_no_flags(column, labels)
         return
-    if labels is not None and flags_of(values, labels) is not None:
+    if labels is not None and flags_of(column, labels) is not None:
         return
     length = max(map(len, rows))
     if length == 1:
-        lists = [[None] if (found := as_list(value)) is None else found for value in values]
+        lists = [[None] if (found := as_list(value)) is None else found for value in column]
         if labels is None or not {label_name(entry) for own in lists for entry in own} <= {*labels}:
-            raise _one_entry(where, column, values)
+            raise _one_entry(column)
         return
     if labels is None:
         given = "no labels are given"
@@ -138,17 +139,17 @@ def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[
     else:
         given = "an entry is also the name of a label, so each row could as well name both of them"
     raise InputError(
-        f"{where}, column {column!r}: every row is a list of {length} zeros and ones, such as {show(values[0])}. That is "
+        f"{column}: every row is a list of {length} zeros and ones, such as {show(column[0])}. That is "
         f"multi-hot, with one entry for each of {length} labels, but {given}. Write labels: with the {length} names in the "
         'order of the entries; or write the names of the labels that apply to a row, such as ["sport", "news"].',
         key=("labels",),
     )
 
 
-def _one_entry(where: Where, column: str, values: Sequence[Any]) -> InputError:
-    first = next(value for value in values if as_list(value) != [])
+def _one_entry(column: Cells[Any]) -> InputError:
+    first = next(value for value in column if as_list(value) != [])
     return InputError(
-        f"{where}, column {column!r}: every row is a list of one entry, which is 0 or 1 (false or true), such as "
+        f"{column}: every row is a list of one entry, which is 0 or 1 (false or true), such as "
         f"{show(first)}. It may say whether a label applies, or be the name or the position of a label. Write the names of "
         'the labels that apply to a row, such as ["sport"], or [] for none; for one yes or no per row, write kind: '
         "classification and the value without a list.",
@@ -156,13 +157,13 @@ def _one_entry(where: Where, column: str, values: Sequence[Any]) -> InputError:
     )
 
 
-def _check_no_flags(where: Where, column: str, values: Sequence[Any], labels: tuple[str, ...] | None) -> None:
+def _check_no_flags(column: Cells[Any], labels: tuple[str, ...] | None) -> None:
     """Refuse booleans in lists of different lengths, unless labels are called true and false."""
     if {"true", "false"} <= {*(labels or ())}:
         return
-    check_even(where, column, values)
+    check_even(column)
     rule = "Write one entry for each label in every row (multi-hot), or the names of the labels that apply to it."
-    read_cells(where, column, values, _without_flags, rule)
+    column.read(_without_flags, rule)
 
 
 def _without_flags(value: Any) -> None:

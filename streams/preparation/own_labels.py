@@ -10,6 +10,7 @@ from continual_petl.streams.preparation.labels import encode_labels, label_names
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.protocols.splitting import left_out_notice
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
+from continual_petl.streams.sources.checks import Cells
 from continual_petl.streams.sources.label_file import names_of_labels
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -46,27 +47,21 @@ def own_rows(
 
 def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) -> SplitRows:
     labels = _all_labels(spec, task, rows, own)
-    column, where = str(task.columns.read_by(task.kind)["label"]), rows.where
-    positions = rows.class_names is None
-    names = label_names(where, column, rows.answers)
+    names = label_names(rows.answers)
     with about("all_labels"):
-        numbers = encode_labels(where, column, names, labels, positions=positions, key=_KEY)
+        numbers = encode_labels(names, labels, positions=rows.class_names is None, key=_KEY)
     answers = [labels[number] for number in numbers.tolist()]
     chosen = [row for row, answer in enumerate(answers) if answer in own]
     if not chosen:
         raise InputError(
-            f"{where}: none of {len(rows)} rows has a label of this task ({', '.join(map(repr, sorted(own)[:5]))}"
+            f"{rows.where}: none of {len(rows)} rows has a label of this task ({', '.join(map(repr, sorted(own)[:5]))}"
             f"{', ...' if len(own) > 5 else ''}): add rows with these labels, or choose other labels",
             key=("labels",),
         )
-    return replace(
-        rows,
-        where=where.take(chosen),
-        inputs=[rows.inputs[row] for row in chosen],
-        pairs=None if rows.pairs is None else [rows.pairs[row] for row in chosen],
-        answers=[answers[row] for row in chosen],
-        labels_file=None,  # from here on, labels are names
-    )
+    kept = rows.take(chosen)
+    key, column = [*kept.columns.items()][-1]
+    named = Cells(kept.where, column.name, [answers[row] for row in chosen])
+    return replace(kept, columns={**kept.columns, key: named}, labels_file=None)  # from here on, labels are names
 
 
 def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What a cell of a row holds, read in one place for training, `init`, `predict`, the endpoint and Python: a text, a list of
 words, of labels or of options.
 
-The functions raise `ValueError` with the reason if a value is none; `read_cells` reports all such rows of a column at once.
+The functions raise `ValueError` with the reason if a value is none; `Cells.read` reports all such rows of a column at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.streams.reader.json_records import loads
-from continual_petl.streams.sources.checks import Where, columns_there, read_cells, show
+from continual_petl.streams.sources.checks import Cells, Where, columns_there, show
 
 TEXTS = "Every row needs a text; repair or remove these rows, or name another column."
 OPTIONS = (
@@ -138,7 +138,7 @@ def split_cells(
                 f"{columns_there(table)}. Use one of these names."
             )
         rule = "data.lists is for lists that are written as one text; remove this column there."
-        made[name] = read_cells(where, name, table[name], partial(split_cell, mark=mark), rule)
+        made[name] = Cells(where, name, table[name]).read(partial(split_cell, mark=mark), rule)
     return {**table, **made}
 
 

@@ -19,6 +19,7 @@ from continual_petl.streams.sources.row_ids import FilesRead, RowId, id_in, ids_
 
 SHOWN = 5
 """Maximum number of rows that a message describes."""
+_Cell = TypeVar("_Cell")
 _Read = TypeVar("_Read")
 
 
@@ -92,41 +93,58 @@ class Fault:
     what: str
 
 
-def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) -> None:
-    """Raise one error about all ``faults`` of a column, with details of the first five; return if there are none.
+class Cells(list[_Cell]):
+    """The cells of a column of a split, one per row, which are checked together.
 
-    Raises:
-        InputError: if there is any fault.
+    Args:
+        where: the split, for messages.
+        name: name of the column, or of several that are one input.
+        cells: one per row.
     """
-    if not faults:
-        return
-    first = faults[:SHOWN]
-    names = where.named([fault.row for fault in first])
-    shown = "; ".join(f"{name}: {fault.what}" for name, fault in zip(names, first, strict=True))
-    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-    rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
-    raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")
 
+    def __init__(self, where: Where, name: str, cells: Iterable[_Cell]) -> None:
+        super().__init__(cells)
+        self.where, self.name = where, name
 
-def read_cells(
-    where: Where, column: str, values: Sequence[Any], read: Callable[[Any], _Read], rule: str
-) -> list[_Read]:
-    """Return what ``read`` makes of each value of a column.
+    def __str__(self) -> str:
+        return f"{self.where}, column {self.name!r}"
 
-    Raises:
-        InputError: naming all rows for which ``read`` raises `ValueError`, with the reasons.
-    """
-    try:
-        return [*map(read, values)]
-    except ValueError:  # once more, to name all rows
-        faults = []
-    for row, value in enumerate(values):
+    def beside(self, other: Iterable[_Read]) -> Cells[tuple[_Cell, _Read]]:
+        """Return this column with the cells of another one beside its own, as pairs."""
+        return Cells(self.where, self.name, zip(self, other, strict=True))
+
+    def read(self, read: Callable[[Any], _Read], rule: str) -> Cells[_Read]:
+        """Return what ``read`` makes of each cell.
+
+        Raises:
+            InputError: naming all rows for which ``read`` raises `ValueError`, with the reasons.
+        """
         try:
-            read(value)
-        except ValueError as error:
-            faults.append(Fault(row=row, what=str(error)))
-    raise_faults(where, column, faults, rule)
-    raise AssertionError("a value was refused, and then it was not")
+            return Cells(self.where, self.name, map(read, self))
+        except ValueError:  # once more, to name all rows
+            faults = []
+        for row, value in enumerate(self):
+            try:
+                read(value)
+            except ValueError as error:
+                faults.append(Fault(row=row, what=str(error)))
+        self.refuse(faults, rule)
+        raise AssertionError("a value was refused, and then it was not")
+
+    def refuse(self, faults: Sequence[Fault], rule: str) -> None:
+        """Raise one error about all ``faults``, with details of the first five; return if there are none.
+
+        Raises:
+            InputError: if there is any fault.
+        """
+        if not faults:
+            return
+        first = faults[:SHOWN]
+        names = self.where.named([fault.row for fault in first])
+        shown = "; ".join(f"{name}: {fault.what}" for name, fault in zip(names, first, strict=True))
+        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
+        raise InputError(f"{self}: {rows} cannot be used: {shown}{more}. {rule}")
 
 
 def columns_there(table: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from continual_petl.streams.sources.cells import FaultyJson, from_cell
-from continual_petl.streams.sources.checks import Where, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 
 Message = dict[str, str]
 Role = Literal["user", "assistant"]
@@ -95,15 +95,11 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     return list(messages)
 
 
-def check_conversations(
-    where: Where, column: str, parts: Sequence[tuple[Any, ...]], system: str | None
-) -> tuple[list[list[Message]], list[str]]:
+def check_conversations(column: Cells[Any], system: str | None) -> tuple[list[list[Message]], list[str]]:
     """Return every conversation without its last message, and the text of the last message.
 
     Args:
-        where: the split, for messages.
-        column: the name of its column, or of both columns.
-        parts: for each row the whole conversation, or its source and its target, each a text or messages.
+        column: for each row a tuple of the whole conversation, or of its source and its target, each a text or messages.
         system: the system prompt of the task.
 
     Raises:
@@ -118,7 +114,7 @@ def check_conversations(
         *start, end = conversation(messages, system, ends="assistant")
         return start, end["content"]
 
-    found = read_cells(where, column, parts, parts_of, RULE)
+    found = column.read(parts_of, RULE)
     return [start for start, _ in found], [end for _, end in found]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import cells_of, names_of
 from continual_petl.streams.schema.stream_spec import DataSpec
 from continual_petl.streams.sources.cells import split_cells
-from continual_petl.streams.sources.checks import Where, columns_there
+from continual_petl.streams.sources.checks import Cells, Where, columns_there
 from continual_petl.streams.sources.templates import fill_templates
 
 Columns = Mapping[str, str | None]
@@ -33,25 +33,34 @@ class SplitRows:
 
     where: Where
     """Task, split and origin, for messages."""
-    inputs: list[Any]
-    """The input of every row: ``columns.text``, ``source``, ``tokens`` or ``image``."""
-    pairs: list[Any] | None
-    """``columns.text_pair`` of every row, if there is one."""
-    answers: list[Any]
-    """``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are replaced with names."""
+    columns: dict[str, Cells[Any]]
+    """The columns that the task reads, by their keys: first the input (a text, source, words, image, ...), last the labels or
+    targets; class numbers of a Hub data set are replaced with names."""
     class_names: tuple[str, ...] | None
     """The classes in order, if the data set declares them."""
     labels_file: str | None = None
     """A JSON file next to a local copy that lists the classes in order, in place of the task's ``labels``."""
-    options: list[Any] | None = None
-    """``columns.options`` of every row, if each row has its own."""
-    by_key: Mapping[str, list[Any]] = field(default_factory=dict)
-    """All columns that the task reads, by their keys, as they were read."""
     unread: tuple[str, ...] = ()
     """Columns that hold running text and are not used by the task."""
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def inputs(self) -> Cells[Any]:
+        """The input of every row."""
+        return next(iter(self.columns.values()))
+
+    @property
+    def answers(self) -> Cells[Any]:
+        """The label or target of every row."""
+        return [*self.columns.values()][-1]
+
+    def take(self, rows: Sequence[int]) -> SplitRows:
+        """Return some of the rows, in the given order."""
+        where = self.where.take(rows)
+        columns = {key: Cells(where, own.name, map(own.__getitem__, rows)) for key, own in self.columns.items()}
+        return replace(self, where=where, columns=columns)
 
 
 def pick(
@@ -78,15 +87,11 @@ def pick(
     """
     templates, lists = ({}, {}) if data is None else (data.templates or {}, data.lists)
     table = fill_templates(where, split_cells(where, table, lists), templates)
+    read = {key: name for key, name in columns.items() if name is not None}
     if not table:  # no rows, and none to come: `check_rows` says so
-        return SplitRows(where=where, inputs=[], pairs=None, answers=[], class_names=class_names)
-    missing = {
-        key: part
-        for key, name in columns.items()
-        if name is not None
-        for part in reversed(names_of(name))
-        if part not in table
-    }
+        empty: dict[str, Cells[Any]] = {key: Cells(where, name, ()) for key, name in read.items()}
+        return SplitRows(where=where, columns=empty, class_names=class_names)
+    missing = {key: part for key, name in read.items() for part in reversed(names_of(name)) if part not in table}
     raise_problems(
         [
             f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; "
@@ -95,23 +100,18 @@ def pick(
         ],
         [("columns", key) for key in missing],
     )
-    names = [*columns.values()]
-    inputs, answers = table[str(names[0])], cells_of(names[-1] or "", table)
+    found = {key: Cells(where, name, cells_of(name, table)) for key, name in read.items()}
     if class_names is not None:
-        answers = [named(answer, class_names) for answer in answers]
-    pair, options = columns.get("text_pair"), columns.get("options")
-    used = {*(part for name in names if name is not None for part in names_of(name)), *templates}
+        key, answers = found.popitem()
+        found[key] = Cells(where, answers.name, [named(answer, class_names) for answer in answers])
+    used = {*(part for name in read.values() for part in names_of(name)), *templates}
     for template in templates.values():
         used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
     return SplitRows(
         where=where,
-        inputs=inputs,
-        pairs=None if pair is None else table[pair],
-        answers=answers,
+        columns=found,
         class_names=class_names,
         labels_file=labels_file,
-        options=None if options is None else cells_of(options, table),
-        by_key={key: cells_of(name, table) for key, name in columns.items() if name is not None},
         unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 

@@ -13,7 +13,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.reader.times import as_text, is_time
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import names_of
-from continual_petl.streams.sources.checks import Where, columns_there, read_cells, show
+from continual_petl.streams.sources.checks import Cells, Where, columns_there, show
 
 Table = Mapping[str, list[Any]]
 """Columns of plain values by name."""
@@ -71,7 +71,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
                     f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Use "
                     "one of these column names."
                 )
-            columns[field] = read_cells(where, field, column, _text, _RULE)
+            columns[field] = Cells(where, field, column).read(_text, _RULE)
         num_rows = len(next(iter(columns.values())))
         made[name] = [_filled(template, columns, row) for row in range(num_rows)]
     return {**table, **made}

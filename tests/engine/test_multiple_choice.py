@@ -24,7 +24,7 @@ from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.verify.probe_file import OUTPUTS, certified_probe
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 from continual_petl.streams.sources.split_rows import SplitRows
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
@@ -179,14 +179,13 @@ def labelled(labels: list[Any], options: list[Any], class_names: Any = None) -> 
     from continual_petl.kind_registry import find_kind
 
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [choice()]})
-    given = SplitRows(
-        where=Where(task="choice", split="train", origin="here"),
-        inputs=["w1"] * len(labels),
-        pairs=None,
-        answers=labels,
-        class_names=class_names,
-        options=options,
-    )
+    where = Where(task="choice", split="train", origin="here")
+    columns = {
+        "source": Cells(where, "source", ["w1"] * len(labels)),
+        "options": Cells(where, "options", options),
+        "label": Cells(where, "answer", labels),
+    }
+    given = SplitRows(where=where, columns=columns, class_names=class_names)
     return find_kind("multiple-choice").read_rows(spec.tasks[0], given, HowRead()).names
 
 

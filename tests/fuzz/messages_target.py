@@ -13,7 +13,7 @@ from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
 from continual_petl.streams.sources.cells import from_cell
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 from continual_petl.streams.sources.conversations import check_conversations, conversation, messages_of
 from tests.chats import CHATML, CHATML_PLAIN, assistant, chat_tokenizer, user
 from tests.fuzz.dictionary import json_tokens
@@ -41,7 +41,7 @@ def check_messages(data: bytes) -> None:
         own = None
     if own is not None:
         _tokenise(own, None, tokenizer, chats[0])
-    (source,), (answer,) = check_conversations(_WHERE, "messages", [(value,)], None)
+    (source,), (answer,) = check_conversations(Cells(_WHERE, "messages", [(value,)]), None)
     for chat in chats:
         _tokenise(source, answer, tokenizer, chat)
 

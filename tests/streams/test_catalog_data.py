@@ -68,7 +68,7 @@ _EXPECTED = {
 
 
 def _written_for(split: Any) -> tuple[str, str | None]:
-    return split.inputs[0], None if split.pairs is None else split.pairs[0]
+    return split.inputs[0], split.columns["text_pair"][0] if "text_pair" in split.columns else None
 
 
 @pytest.mark.parametrize("key", few(TASKS, 3))
@@ -82,7 +82,7 @@ def test_a_copy_in_the_format_of_the_hub_holds_the_same_rows(
     labels = task.labels
     monkeypatch.setattr(datasets, "load_dataset", fake_load_dataset)
     hub = read_splits(task.name, _loaded(key)[2], task.columns, ("train",), kind=task.kind)["train"]
-    assert (copy.inputs, copy.pairs) == (hub.inputs, hub.pairs)
+    assert (copy.inputs, copy.columns.get("text_pair")) == (hub.inputs, hub.columns.get("text_pair"))
     if labels is None or hub.class_names is None:
         assert copy.answers == hub.answers
     else:  # answers in the copy are positions in the task's list of labels
@@ -106,7 +106,9 @@ def test_copy_with_standard_columns_is_read(key: str, tmp_path: Path) -> None:
     write_copy(tmp_path / data.local, {"train": rows})
     found = read_splits(task.name, spec.resolved_data(task), task.columns, kind=task.kind)["train"]
     assert found.inputs == [row.get("text", row.get("source")) for row in rows]
-    assert found.pairs == (None if task.columns.text_pair is None else [row["text_pair"] for row in rows])
+    assert found.columns.get("text_pair") == (
+        None if task.columns.text_pair is None else [row["text_pair"] for row in rows]
+    )
     assert check_data(spec, task) == (task.labels if task.kind in LABELLED else None)
 
 

@@ -12,13 +12,13 @@ import pytest
 from continual_petl.errors import InputError
 from continual_petl.kinds.regression import targets_of
 from continual_petl.streams.sources.cells import TEXTS, text_in
-from continual_petl.streams.sources.checks import Where, check_rows, overlap_notice, read_cells
+from continual_petl.streams.sources.checks import Cells, Where, check_rows, overlap_notice
 
 WHERE = Where(task="stars", split="test", origin="test.jsonl")
 
 
 def test_valid_texts_pass() -> None:
-    assert read_cells(WHERE, "text", ["a", " b ", "0"], text_in, TEXTS) == ["a", " b ", "0"]
+    assert Cells(WHERE, "text", ["a", " b ", "0"]).read(text_in, TEXTS) == ["a", " b ", "0"]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_valid_texts_pass() -> None:
 def test_invalid_texts_are_refused(value: object, what: str) -> None:
     expected = f"task 'stars', split test (test.jsonl), column 'body': 1 row cannot be used: row 2: {what}. Every row"
     with pytest.raises(InputError, match=re.escape(expected)):
-        read_cells(WHERE, "body", ["a", value], text_in, TEXTS)
+        Cells(WHERE, "body", ["a", value]).read(text_in, TEXTS)
 
 
 def test_regression_targets_are_float64() -> None:
@@ -46,7 +46,7 @@ def test_regression_targets_are_float64() -> None:
         np.int64(7),
         1e300,
     ]
-    targets = targets_of(WHERE, "score", given)
+    targets = targets_of(Cells(WHERE, "score", given))
     assert targets.dtype == np.float64
     assert targets.tolist() == [float(value) for value in given]
 
@@ -65,18 +65,18 @@ def test_regression_targets_are_float64() -> None:
 )
 def test_numbers_that_double_precision_rounds_are_refused(value: Any) -> None:
     with pytest.raises(InputError, match=r"row 2: .* has too many digits for double precision, where it is"):
-        targets_of(WHERE, "score", [0.0, value])
-    assert targets_of(WHERE, "score", [2**60, 2**53 + 2]).tolist() == [2**60, 2**53 + 2]
-    assert targets_of(WHERE, "score", ["1e23", f"{1e23:f}"]).tolist() == [1e23, 1e23]
+        targets_of(Cells(WHERE, "score", [0.0, value]))
+    assert targets_of(Cells(WHERE, "score", [2**60, 2**53 + 2])).tolist() == [2**60, 2**53 + 2]
+    assert targets_of(Cells(WHERE, "score", ["1e23", f"{1e23:f}"])).tolist() == [1e23, 1e23]
 
 
 @pytest.mark.parametrize(("value", "single"), [(0.1, 0.10000000149011612), (1_600_000_001, 1_600_000_000.0)])
 def test_targets_of_old_banks_are_rounded_as_before(value: Any, single: float) -> None:
-    targets = targets_of(WHERE, "score", [value], single_precision=True)
+    targets = targets_of(Cells(WHERE, "score", [value]), single_precision=True)
     assert targets.dtype == np.float32
     assert targets.tolist() == [single]
     with pytest.raises(InputError, match="1e\\+39 is not a finite number in single precision"):
-        targets_of(WHERE, "score", [1e39], single_precision=True)
+        targets_of(Cells(WHERE, "score", [1e39]), single_precision=True)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_targets_of_old_banks_are_rounded_as_before(value: Any, single: float) -
 )
 def test_invalid_targets_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=rf"column 'score': 1 row .*row 3: .*{re.escape(what)}"):
-        targets_of(WHERE, "score", [0.0, 1.0, value])
+        targets_of(Cells(WHERE, "score", [0.0, 1.0, value]))
 
 
 def test_empty_split_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import RowForm, row_of
 from continual_petl.streams.sources.cells import from_cell
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 from continual_petl.streams.sources.conversations import (
     MOST_MESSAGES,
     check_conversations,
@@ -40,7 +40,7 @@ SYSTEM = {"role": "system", "content": "be kind"}
     ],
 )
 def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], answer: str) -> None:
-    assert check_conversations(WHERE, "messages", [parts], None) == ([source], [answer])
+    assert check_conversations(Cells(WHERE, "messages", [parts]), None) == ([source], [answer])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
 def test_invalid_conversation_is_refused(value: Any, what: str) -> None:
     good = [user("a"), assistant("b")]
     with pytest.raises(InputError) as caught:
-        check_conversations(WHERE, "messages", [(good,), (value,)], None)
+        check_conversations(Cells(WHERE, "messages", [(good,), (value,)]), None)
     message = str(caught.value)
     assert message.startswith(
         "task 'talk', split train (chats.jsonl), column 'messages': 1 row cannot be used: row 2: "
@@ -92,12 +92,12 @@ def test_system_message_in_both_row_and_task_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"has a system message, and chat\.system is set as well: remove one of the two"
     ):
-        check_conversations(WHERE, "messages", [([SYSTEM, user("a"), assistant("b")],)], "be brief")
+        check_conversations(Cells(WHERE, "messages", [([SYSTEM, user("a"), assistant("b")],)]), "be brief")
 
 
 def test_a_missing_target_is_refused() -> None:
     with pytest.raises(InputError, match="row 1: missing"):
-        check_conversations(WHERE, "source and target", [("a", None)], None)
+        check_conversations(Cells(WHERE, "source and target", [("a", None)]), None)
 
 
 def test_rows_to_predict_end_with_the_user() -> None:
@@ -112,7 +112,7 @@ def test_rows_to_predict_end_with_the_user() -> None:
 def test_a_cell_to_predict_means_what_it_means_in_training(cell: str, row: Any) -> None:
     form = RowForm("task 'talk'", ("source",), "messages", asked=True)
     assert row_of({"source": cell}, "row 1", form) == row
-    assert check_conversations(WHERE, "source", [(cell, "b")], None) == ([messages_of(row)], ["b"])
+    assert check_conversations(Cells(WHERE, "source", [(cell, "b")]), None) == ([messages_of(row)], ["b"])
 
 
 def test_cells_of_tables_hold_json() -> None:

@@ -16,7 +16,7 @@ from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.preparation.labels import class_labels, read_label_names
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.sources.cells import as_list
-from continual_petl.streams.sources.checks import Where, show
+from continual_petl.streams.sources.checks import Cells, Where, show
 from continual_petl.streams.stream_file import dump, size_limits
 from continual_petl.streams.stream_file.size_limits import MAX_BYTES, MAX_ENTRIES, MAX_PROBLEMS
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
@@ -254,7 +254,10 @@ def test_huge_layer_ranges_are_refused_before_expansion() -> None:
 
 def test_too_long_numbers_are_treated_as_text_labels() -> None:
     long = "9" * 5000
-    assert class_labels(Where(task="t", split="train", origin="x"), "label", ["1", long], None) == ("1", long)
+    assert class_labels(Cells(Where(task="t", split="train", origin="x"), "label", ()), ["1", long], None) == (
+        "1",
+        long,
+    )
 
 
 def test_deeply_nested_lists_are_refused() -> None:

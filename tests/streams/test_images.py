@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.images import NotAnImage, check_images, decode
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 
 WHERE = Where(task="toy", split="train", origin="rows")
 GREY = [[0, 128, 255], [1, 2, 3]]
@@ -56,7 +56,7 @@ def test_invalid_image_is_refused(value: Any, what: str) -> None:
     with pytest.raises(NotAnImage, match=re.escape(what)):
         decode(value)
     with pytest.raises(InputError, match=rf"column 'image': 1 row cannot be used: row 2: .*{re.escape(what)}"):
-        check_images(WHERE, "image", [GREY, value])
+        check_images(Cells(WHERE, "image", [GREY, value]))
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32))
@@ -65,7 +65,7 @@ def test_equal_pixels_have_equal_keys(height: int, width: int, seed: int) -> Non
     other = pixels.copy()
     other[0, 0, 0] ^= 1
     turned = pixels.reshape(width, height, 3)
-    _, keys = check_images(WHERE, "image", [pixels, pixels.tolist(), other, turned])
+    _, keys = check_images(Cells(WHERE, "image", [pixels, pixels.tolist(), other, turned]))
     assert keys[0] == keys[1] != keys[2]
     assert (keys[0] == keys[3]) == (height == width)
 
@@ -119,12 +119,12 @@ def test_files_bytes_and_images_are_equivalent(monkeypatch: pytest.MonkeyPatch, 
         image("123"),
         [[1, 2, 3]],
     ]
-    images, keys = check_images(WHERE, "image", values, str(tmp_path))
+    images, keys = check_images(Cells(WHERE, "image", values), str(tmp_path))
     assert len(set(keys)) == 1
     assert images[0] == str(tmp_path / "a.png")
     assert decode(values[2]).tolist() == [[[1] * 3, [2] * 3, [3] * 3]]
     monkeypatch.chdir(tmp_path)
-    assert check_images(WHERE, "image", ["a.png"])[1] == keys[:1]
+    assert check_images(Cells(WHERE, "image", ["a.png"]))[1] == keys[:1]
 
 
 def test_unreadable_image_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_unreadable_image_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(
         InputError, match=r"row 1: '.*a.png' cannot be read .*OSError.*; row 2: there is no file '.*b.png'"
     ):
-        check_images(WHERE, "image", ["a.png", "b.png"], str(tmp_path))
+        check_images(Cells(WHERE, "image", ["a.png", "b.png"]), str(tmp_path))
     deep = image("123")
     deep.mode = "I;16"
     with pytest.raises(NotAnImage, match="its mode is I;16, with more than eight bits"):
@@ -144,8 +144,8 @@ def test_image_files_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIL", "PIL.Image"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pip install continual-petl\[image\]"):
-        check_images(WHERE, "image", [b"123"])
-    assert check_images(WHERE, "image", [GREY])[0] == [GREY]
+        check_images(Cells(WHERE, "image", [b"123"]))
+    assert check_images(Cells(WHERE, "image", [GREY]))[0] == [GREY]
 
 
 @pytest.mark.slow

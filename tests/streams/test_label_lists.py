@@ -19,16 +19,16 @@ from continual_petl.streams.preparation.label_lists import (
 )
 from continual_petl.streams.preparation.labels import check_class_weights
 from continual_petl.streams.sources.cells import WORDS, words_in
-from continual_petl.streams.sources.checks import Where, read_cells
+from continual_petl.streams.sources.checks import Cells, Where
 
 WHERE = Where(task="toy", split="train", origin="rows")
 
 
 def test_label_lists_of_names_numbers_and_json() -> None:
-    found = label_lists(WHERE, "label", [["a", "b"], [], '["a", 2]', [3], (True,)])
+    found = label_lists(Cells(WHERE, "label", [["a", "b"], [], '["a", 2]', [3], (True,)]))
     assert found == [["a", "b"], [], ["a", "2"], ["3"], ["true"]]
     assert [words_in(["a", "b"]), words_in('["c"]')] == [["a", "b"], ["c"]]
-    assert tag_lists(WHERE, "tags", [["O", 1], "[0]"], [["a", "b"], ["c"]]) == [["O", "1"], ["0"]]
+    assert tag_lists(Cells(WHERE, "tags", [["O", 1], "[0]"]), [["a", "b"], ["c"]]) == [["O", "1"], ["0"]]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_label_lists_of_names_numbers_and_json() -> None:
 )
 def test_rows_without_label_lists_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'label': 1 row cannot be used: row 2: .*{re.escape(what)}"):
-        label_lists(WHERE, "label", [["a"], value])
+        label_lists(Cells(WHERE, "label", [["a"], value]))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_rows_without_label_lists_are_refused(value: Any, what: str) -> None:
 )
 def test_rows_without_word_lists_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"row 2: .*{re.escape(what)}"):
-        read_cells(WHERE, "tokens", [["a"], value], words_in, WORDS)
+        Cells(WHERE, "tokens", [["a"], value]).read(words_in, WORDS)
 
 
 @pytest.mark.parametrize(
@@ -76,27 +76,27 @@ def test_rows_without_word_lists_are_refused(value: Any, what: str) -> None:
 )
 def test_rows_with_mismatched_tags_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'tags': 1 row cannot be used: row 2: .*{re.escape(what)}"):
-        tag_lists(WHERE, "tags", [["O"], value], [["a"], ["b", "c"]])
+        tag_lists(Cells(WHERE, "tags", [["O"], value]), [["a"], ["b", "c"]])
 
 
 def test_order_of_labels_in_a_row_does_not_matter() -> None:
-    targets_NC = encode_multilabel(WHERE, "label", [["b", "a"], [], ["b"]], ("a", "b", "c"), positions=False)
+    targets_NC = encode_multilabel(Cells(WHERE, "label", [["b", "a"], [], ["b"]]), ("a", "b", "c"), positions=False)
     assert targets_NC.dtype == np.float32
     assert targets_NC.tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_numbers_may_be_indices_into_a_given_list() -> None:
-    assert encode_multilabel(WHERE, "label", [["1"]], ("no", "yes"), positions=True).tolist() == [[0, 1]]
-    assert encode_tags(WHERE, "tags", [["1", "no"]], ("no", "yes"), positions=True)[0].tolist() == [1, 0]
+    assert encode_multilabel(Cells(WHERE, "label", [["1"]]), ("no", "yes"), positions=True).tolist() == [[0, 1]]
+    assert encode_tags(Cells(WHERE, "tags", [["1", "no"]]), ("no", "yes"), positions=True)[0].tolist() == [1, 0]
     with pytest.raises(InputError, match="row 1: tag '1' is unknown"):
-        encode_tags(WHERE, "tags", [["1", "no"]], ("no", "yes"), positions=False)
+        encode_tags(Cells(WHERE, "tags", [["1", "no"]]), ("no", "yes"), positions=False)
 
 
 def test_unknown_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"row 2: label 'x' is unknown.*those of the training rows: 'a', 'b'"):
-        encode_multilabel(WHERE, "label", [["a"], ["b", "x"]], ("a", "b"), positions=False)
+        encode_multilabel(Cells(WHERE, "label", [["a"], ["b", "x"]]), ("a", "b"), positions=False)
     with pytest.raises(InputError, match=r"row 1: tag 'x' is unknown.*the list `labels`"):
-        encode_tags(WHERE, "tags", [["x"]], ("a", "b"), positions=True)
+        encode_tags(Cells(WHERE, "tags", [["x"]]), ("a", "b"), positions=True)
 
 
 def test_weights_of_unknown_labels_are_refused() -> None:
@@ -111,5 +111,5 @@ def test_weights_of_unknown_labels_are_refused() -> None:
 @given(st.lists(st.sets(st.sampled_from("abcd")), max_size=8))
 def test_any_label_set_roundtrips(sets: list[set[str]]) -> None:
     labels = ("c", "a", "d", "b")
-    targets_NC = encode_multilabel(WHERE, "label", [sorted(own) for own in sets], labels, positions=False)
+    targets_NC = encode_multilabel(Cells(WHERE, "label", [sorted(own) for own in sets]), labels, positions=False)
     assert [{labels[n] for n in np.flatnonzero(row)} for row in targets_NC] == sets

@@ -17,15 +17,15 @@ from continual_petl.streams.preparation.labels import (
     label_names,
     read_label_names,
 )
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 
 TRAIN = Where(task="news", split="train", origin="train.csv")
 
 
 def _learn(values: list[Any], given: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], list[int]]:
-    names = label_names(TRAIN, "label", values)
-    labels = class_labels(TRAIN, "label", names, given)
-    return labels, encode_labels(TRAIN, "label", names, labels, positions=given is not None).tolist()
+    names = label_names(Cells(TRAIN, "label", values))
+    labels = class_labels(names, names, given)
+    return labels, encode_labels(names, labels, positions=given is not None).tolist()
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def test_label_list_fixes_the_order_and_names_numbers(
 def test_indices_are_only_allowed_with_an_explicit_list() -> None:
     test = Where(task="news", split="test", origin="test.csv")
     with pytest.raises(InputError, match=r"'news', split test \(test.csv\), column 'label': 1 row .*row 2: label '1'"):
-        encode_labels(test, "label", ["b", "1"], ("a", "b"), positions=False)
+        encode_labels(Cells(test, "label", ["b", "1"]), ("a", "b"), positions=False)
 
 
 @pytest.mark.parametrize(("value", "what"), [(None, "missing"), ("", "missing"), (float("nan"), "missing")])
 def test_missing_labels_are_refused(value: object, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'label': 2 rows cannot be used: row 2: {what}; row 3: {what}"):
-        label_names(TRAIN, "label", ["a", value, value])
+        label_names(Cells(TRAIN, "label", ["a", value, value]))
 
 
 @pytest.mark.parametrize("value", [0.5, ["a"], {"a": 1}])
 def test_labels_of_the_wrong_type_are_refused(value: object) -> None:
     with pytest.raises(InputError, match=rf"row 1: .* is {type(value).__name__}.*kind: regression"):
-        label_names(TRAIN, "label", [value])
+        label_names(Cells(TRAIN, "label", [value]))
 
 
 @pytest.mark.parametrize(("values", "given"), [([2, 0], ("a", "b")), ([-1, 0], ("a", "b")), (["c", "a"], ("a", "b"))])
@@ -91,7 +91,7 @@ def test_index_is_not_a_name_if_names_are_integers() -> None:
 
 def test_only_five_mistakes_are_shown() -> None:
     with pytest.raises(InputError, match=r"9 rows cannot be used: .*row 5: missing; and 4 more\. A label"):
-        label_names(TRAIN, "label", [None] * 9)
+        label_names(Cells(TRAIN, "label", [None] * 9))
 
 
 def test_single_class_is_refused() -> None:

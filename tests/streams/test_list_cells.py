@@ -83,7 +83,7 @@ def test_columns_with_one_option_each_are_read_in_every_row(tmp_path: Path) -> N
     rows.to_csv(tmp_path / "rows.csv", index=False)
     columns = ColumnsSpec.model_validate({"options": ["a", "b"]})
     train = read_splits("t", str(tmp_path / "rows.csv"), columns, ["train"], kind="multiple-choice")["train"]
-    assert train.options == [[f"a{n}", "b"] for n in range(1500)]
+    assert train.columns["options"] == [[f"a{n}", "b"] for n in range(1500)]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.schema.limits_spec import DEFAULTS
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -157,7 +157,7 @@ def check_written(base: Path, name: str) -> None:
     image = base / f"{name}.png"
     Image.fromarray(np.full((3, 3), 7, dtype=np.uint8)).save(image, format="png")
     where = Where(task="t", split="train", origin="here")
-    assert check_images(where, "image", [image.name], str(base))[0] == [str(image)]
+    assert check_images(Cells(where, "image", [image.name]), str(base))[0] == [str(image)]
 
 
 @pytest.mark.parametrize("pattern", ["*.csv", "[ab].csv", "?.csv"])

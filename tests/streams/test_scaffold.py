@@ -102,7 +102,7 @@ def test_options_in_columns_of_their_own_are_drafted(
     (task,) = load_stream("stream.yaml").tasks
     train = read_splits(task.name, task.data, task.columns, ("train",), kind=task.kind)["train"]
     assert train.inputs[0] == "w1 w2 w0 w4 w5 w7 w8"
-    assert train.options == [[row[f"ending{k}"] for k in range(4)] for row in rows]
+    assert train.columns["options"] == [[row[f"ending{k}"] for k in range(4)] for row in rows]
     assert not train.unread
 
 

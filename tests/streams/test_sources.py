@@ -120,7 +120,7 @@ def test_rows_from_embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pairs_and_renamed_columns() -> None:
     rows: dict[SplitName, tuple[dict[str, Any], ...]] = {"train": ({"s1": "a", "s2": "b", "score": 1.5, "id": 7},)}
     train = read_splits("t", rows, ColumnsSpec(text="s1", text_pair="s2", label="score"))["train"]
-    assert (train.inputs, train.pairs, train.answers) == (["a"], ["b"], [1.5])
+    assert (train.inputs, train.columns["text_pair"], train.answers) == (["a"], ["b"], [1.5])
 
 
 def test_only_the_wanted_splits_are_read(tmp_path: Path) -> None:

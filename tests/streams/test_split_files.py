@@ -179,6 +179,6 @@ def test_labels_over_files_are_one_class_whatever_their_type(tmp_path: Path) -> 
     written(tmp_path / "a.jsonl", '{"text": "q", "label": 1}\n{"text": "p", "label": 0}\n')
     written(tmp_path / "b.jsonl", '{"text": "r", "label": "1"}\n{"text": "s", "label": 1.0}\n')
     train = train_of(f"{tmp_path}/*")
-    names = label_names(train.where, "label", train.answers)
+    names = label_names(train.answers)
     assert names == ["1", "0", "1", "1"]
-    assert class_labels(train.where, "label", names, None) == ("0", "1")
+    assert class_labels(train.answers, names, None) == ("0", "1")

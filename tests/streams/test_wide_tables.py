@@ -13,7 +13,7 @@ from continual_petl.streams.preparation.labels import class_labels, encode_label
 from continual_petl.streams.reader.records import read_records
 from continual_petl.streams.schema.limits_spec import DEFAULTS
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Cells, Where
 
 NUMBER = 200_000
 NAMES = [f"c{number}" for number in range(NUMBER)]
@@ -39,9 +39,9 @@ def test_object_of_very_many_keys(tmp_path: Path) -> None:
 
 def test_very_many_labels() -> None:
     where = Where(task="x", split="train", origin="here")
-    labels = class_labels(where, "label", NAMES, None)
+    labels = class_labels(Cells(where, "label", ()), NAMES, None)
     assert len(labels) == NUMBER
-    found = encode_labels(where, "label", NAMES, labels, positions=False)
+    found = encode_labels(Cells(where, "label", NAMES), labels, positions=False)
     assert np.array_equal(np.sort(found), np.arange(NUMBER))
     given = {"name": "x", "kind": "classification", "data": "x.csv", "labels": NAMES[:100_000]}
     assert TaskSpec.model_validate(given).labels == tuple(NAMES[:100_000])

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.errors import about, known_names
 from continual_petl.heads.metric_names import OF_TEXTS
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
-from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.preparation.spelling_notices import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import OPTIONS, TEXTS, options_in, text_in
-from continual_petl.streams.sources.checks import Where, raise_faults, read_cells, show
+from continual_petl.streams.sources.checks import Cells, show
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -53,14 +53,9 @@ class Generation(OfTexts):
 
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check sources, targets and options; see `Kind.read_rows`."""
-        column, where = column_of_answers(task), rows.where
         inputs, targets = self.read_texts(task, rows, how.chat)
-        options = None
-        if rows.options is not None:
-            options = read_cells(
-                where, str(task.columns.read_by(self.name)["options"]), rows.options, options_in, OPTIONS
-            )
-        _check_among(task.options, options, where, column, targets)
+        options = rows.columns["options"].read(options_in, OPTIONS) if "options" in rows.columns else None
+        _check_among(task.options, options, Cells(rows.where, rows.answers.name, targets))
         return ReadRows(inputs=inputs, answers=targets, names=targets, options=options)
 
     def read_texts(self, task: TaskSpec, rows: SplitRows, chat: ChatSpec | None) -> tuple[list[Any], list[str]]:
@@ -69,8 +64,7 @@ class Generation(OfTexts):
         Raises:
             InputError: naming the rows that cannot be used.
         """
-        sources = read_cells(rows.where, task.columns.source, rows.inputs, text_in, TEXTS)
-        return sources, read_cells(rows.where, column_of_answers(task), rows.answers, text_in, TEXTS)
+        return rows.inputs.read(text_in, TEXTS), rows.answers.read(text_in, TEXTS)
 
     def notice_on_scored(self, task: TaskSpec, split: str, answers: Sequence[str]) -> str | None:
         """Return a notice if the task's metric is 0, or close to it, for every prediction for some targets."""
@@ -144,16 +138,12 @@ class Generation(OfTexts):
 
 
 def _check_among(
-    options: tuple[str, ...] | None,
-    row_options: list[tuple[str, ...]] | None,
-    where: Where,
-    column: str,
-    targets: list[str],
+    options: tuple[str, ...] | None, row_options: list[tuple[str, ...]] | None, targets: Cells[str]
 ) -> None:
     """Check that every target is one of the options of the task or of its row, if there are any."""
     if row_options is not None:
         rule = "Every target must be one of its row's options, character for character: repair or remove these rows."
-        read_cells(where, column, [*zip(targets, row_options, strict=True)], _option, rule)
+        targets.beside(row_options).read(_option, rule)
     if options is None:
         return
     known = dict.fromkeys(options)  # ordered, so that the hints are always the same
@@ -163,7 +153,7 @@ def _check_among(
         "character: repair or remove these rows, or complete options."
     )
     with about("options"):
-        raise_faults(where, column, faults, rule)
+        targets.refuse(faults, rule)
 
 
 def _option(row: tuple[str, Sequence[str]]) -> str:

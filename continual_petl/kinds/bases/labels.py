@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about
 from continual_petl.kind import IGNORED, OF_CLASSES, HowRead
-from continual_petl.kinds.bases.texts import OfTexts, column_of_answers
+from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -68,7 +68,7 @@ class OneLabel(OfClasses):
         """Return the label of every training row."""
         from continual_petl.streams.preparation.labels import label_names
 
-        return label_names(train.where, column_of_answers(task), train.answers)
+        return label_names(train.answers)
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
@@ -78,10 +78,9 @@ class OneLabel(OfClasses):
 
         labels = how.labels
         assert labels is not None
-        column = column_of_answers(task)
-        named = label_names(rows.where, column, rows.answers)
+        named = label_names(rows.answers)
         with about("labels"):
-            numbers = encode_labels(rows.where, column, named, labels, positions=how.positions)
+            numbers = encode_labels(named, labels, positions=how.positions)
         return numbers, [labels[number] for number in numbers.tolist()]
 
     def strata(self, answers: Any, groups: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from continual_petl.kind import HowEncoded, HowRead, Kind, ReadRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.cells import TEXTS, text_in
-from continual_petl.streams.sources.checks import read_cells
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ class OfTexts(Kind):
     def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check inputs, then answers; see `Kind.read_rows`."""
         inputs, keys = self.read_inputs(task, rows, how.folder)
-        if rows.pairs is not None:
-            read_cells(rows.where, str(task.columns.text_pair), rows.pairs, text_in, TEXTS)
+        if "text_pair" in rows.columns:
+            rows.columns["text_pair"].read(text_in, TEXTS)
         answers, names = self.read_answers(task, rows, inputs, how)
         return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys or [])
 
@@ -46,7 +45,7 @@ class OfTexts(Kind):
         Raises:
             InputError: naming the rows that cannot be used.
         """
-        return read_cells(rows.where, task.columns.text, rows.inputs, text_in, TEXTS), None
+        return rows.inputs.read(text_in, TEXTS), None
 
     def read_answers(
         self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
@@ -80,8 +79,3 @@ class OfTexts(Kind):
             raise ValueError(f"a {self.name} needs the tokenizer of the backbone")
         found: PreTrainedTokenizerBase = how.tokenizer
         return found
-
-
-def column_of_answers(task: TaskSpec) -> str:
-    """Return the name of the column with labels or targets."""
-    return str([*task.columns.read_by(task.kind).values()][-1])
