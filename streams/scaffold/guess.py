@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kinds
@@ -19,7 +20,7 @@ from continual_petl.streams.scaffold.column_names import (
     TARGET,
     TOKENS,
 )
-from continual_petl.streams.scaffold.pairs import Texts, texts_of
+from continual_petl.streams.scaffold.pairs import texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.schema.option_columns import OptionColumns, names_of
@@ -127,54 +128,47 @@ def _image(columns: list[Column]) -> Guess | None:
 
 
 def _multilabel(columns: list[Column]) -> Guess | None:
-    texts, label = texts_of(columns), _of(columns, "names", LABEL)
-    if label is None or not texts.columns:
+    label = _of(columns, "names", LABEL)
+    if label is None:
         return None
+    if label.flags:
+        held = f"{label.flags} zeros and ones (multi-hot)" if label.flags > 1 else "one entry, which is 0 or 1"
+        why = f"every row of column {label.name} is a list of {held}"
+        return _on_texts("multilabel", columns, label, why, labels=(), flags=label.flags)
     why = f"column {label.name} holds lists of {len(label.distinct)} different names"
-    if label.mark:
-        if any(column.name.lower() in LABEL for column in columns if column is not label):
-            return None  # which is the more likely one
-        lists = {label.name: label.mark}
-        return replace(_on_texts("multilabel", columns, texts, label, f"{why}, separated by {label.mark}"), lists=lists)
-    if not label.flags:
-        return _on_texts("multilabel", columns, texts, label, why)
-    held = f"{label.flags} zeros and ones (multi-hot)" if label.flags > 1 else "one entry, which is 0 or 1"
-    why = f"every row of column {label.name} is a list of {held}"
-    return replace(_on_texts("multilabel", columns, texts, label, why), labels=(), flags=label.flags)
+    if not label.mark:
+        return _on_texts("multilabel", columns, label, why)
+    if any(column.name.lower() in LABEL for column in columns if column is not label):
+        return None  # which is the more likely one
+    why += f", separated by {label.mark}"
+    return _on_texts("multilabel", columns, label, why, lists={label.name: label.mark})
 
 
 def _labels_in_columns(columns: list[Column]) -> Guess | None:
     """Return a task with a column of zeros and ones for each label."""
-    texts = texts_of(columns)
     flags = [
         column for column in columns if column.distinct and {*column.distinct} <= _ZERO_OR_ONE and not column.flags
     ]
-    if len(flags) < _FEWEST_LABELS or not texts.columns or any(column.name.lower() in LABEL for column in columns):
+    if len(flags) < _FEWEST_LABELS or any(column.name.lower() in LABEL for column in columns):
         return None  # a column that is named like a label is the more likely one
     names = OptionColumns([column.name for column in flags])
-    why = f"columns {names} hold 0 or 1 for each label"
     label = replace(flags[0], name=names, distinct=tuple(names.names))
-    return _on_texts("multilabel", columns, texts, label, why)
+    return _on_texts("multilabel", columns, label, f"columns {names} hold 0 or 1 for each label")
 
 
 def _number(columns: list[Column]) -> Guess | None:
-    texts = texts_of(columns)
     answer = _of(columns, "number", LABEL) or _named(columns, "whole number", LABEL)
-    if answer is None or not texts.columns:
+    if answer is None:
         return None
     what = "numbers, not all of them whole" if answer.holds == "number" else "many different whole numbers"
-    return _on_texts("regression", columns, texts, answer, f"column {answer.name} holds {what}")
+    return _on_texts("regression", columns, answer, f"column {answer.name} holds {what}")
 
 
 def _label(columns: list[Column]) -> Guess | None:
     paired = texts_of(columns).columns.values()
-    label = _of([column for column in columns if column.name not in paired], "name", LABEL) or _of(
-        columns, "name", LABEL
-    )
-    texts = texts_of([column for column in columns if column is not label])
-    if label is None or not texts.columns:
-        return None
-    return _on_texts("classification", columns, texts, label, _values(label))
+    unpaired = [column for column in columns if column.name not in paired]
+    label = _of(unpaired, "name", LABEL) or _of(columns, "name", LABEL)
+    return None if label is None else _on_texts("classification", columns, label, _values(label))
 
 
 def _conversation(columns: list[Column]) -> Guess | None:
@@ -237,10 +231,15 @@ def _two_texts(columns: list[Column]) -> Guess | None:
     return Guess(kind="seq2seq", columns=found, why=why, letters=source.longest)
 
 
-def _on_texts(kind: str, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
+def _on_texts(kind: str, columns: list[Column], label: Column, why: str, **more: Any) -> Guess | None:
+    """Return a task on the text, or the pair of texts, beside a label; None if no other column holds a text."""
+    texts = texts_of([column for column in columns if column is not label])
+    if not texts.columns:
+        return None
     letters = sum(column.longest for column in columns if column.name in texts.columns.values())
     found = texts.columns | {"label": label.name}
-    return Guess(kind=kind, columns=found, why=why, letters=letters, labels=label.distinct, pairing=texts.why)
+    known = {"labels": label.distinct, "pairing": texts.why, **more}
+    return Guess(kind=kind, columns=found, why=why, letters=letters, **known)
 
 
 def _values(label: Column) -> str:
