@@ -19,7 +19,7 @@ from continual_petl.streams.reader.word_columns import looks_like_columns
 from continual_petl.streams.schema.data_spec import SplitName, is_url, local_path, looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.conversations import is_message
-from continual_petl.streams.sources.hub import class_names, columns_of, quiet
+from continual_petl.streams.sources.hub import by_split, class_names, columns_of, load_dataset, no_train, quiet
 from continual_petl.streams.sources.local_files import ALIASES, find_files, read_table
 from continual_petl.streams.sources.split_rows import named
 
@@ -156,27 +156,21 @@ def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
 
 
 def _hub(data: str, limits: LimitsSpec, max_rows: int) -> InspectedData:
-    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are read without it
-
     path, _, config = data.partition(":")
-    try:
-        with quiet():
-            loaded = datasets.load_dataset(path, config or None)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
-        if isinstance(error.__cause__, MemoryError):
-            raise
-        raise InputError(
+
+    def cannot(why: str) -> str:
+        return (
             f"{data}: there is no such file or folder in {os.getcwd()}, and no data set of this name can be loaded from "
-            f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path, or the name and the "
+            f"the Hub ({why}). Check the path, or the name and the "
             "network (HF_HUB_OFFLINE allows only cached data). The configuration of a data set is written after "
             "a colon, as in nyu-mll/glue:sst2. Without a network, give a folder with the files."
-        ) from error
-    splits = {str(ALIASES[name]): rows for name, rows in loaded.items() if name in ALIASES}
-    if "train" not in splits:
-        raise InputError(
-            f"{data}: it has no split named train; it has {', '.join(map(str, loaded))}. Write the task by hand, with "
-            'data: {path: ..., split: {train: "...", test: "..."}}.'
         )
+
+    with quiet():
+        loaded = load_dataset(data, path, config or None, cannot)
+    splits = by_split(loaded)
+    if "train" not in splits:
+        raise no_train(data, loaded)
     train = splits["train"]
     table = columns_of(train.select(_spread(len(train), max_rows)), data, limits)
     for column, feature in train.features.items():

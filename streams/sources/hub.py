@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,58 +28,88 @@ def from_hub(
     Raises:
         InputError: if the data set cannot be loaded, lacks the training split or a column, or has a text that is too long.
     """
-    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
-
-    loaded: dict[SplitName, datasets.Dataset] = {}
-
-    def load(expression: str | None) -> Any:
-        files: Any = data.model_dump(mode="json")["data_files"]  # lists instead of tuples
-        return datasets.load_dataset(
-            data.path, data.name, revision=data.revision, data_files=files, data_dir=data.data_dir, split=expression
-        )
-
     where = f"task {task!r}, data"
-    try:
-        if data.split is not None:
-            loaded = {split: load(data.split[split]) for split in SPLITS if split in data.split and split in splits}
-            there = list(loaded)
-        else:
-            everything = load(None)
-            there = list(everything)
-            for name in there:
-                split = ALIASES.get(name)
-                if split in splits and split is not None:
-                    loaded.setdefault(split, everything[name])
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
-        if isinstance(error.__cause__, MemoryError):
-            raise
-        refuse_damaged(data.path, data.revision, where, "datasets")
-        config = f" (configuration {data.name})" if data.name else ""
-        raise InputError(
-            f"{where}: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
-            "Check the name and "
+    config = f" (configuration {data.name})" if data.name else ""
+    files: Any = data.model_dump(mode="json")["data_files"]  # lists instead of tuples
+
+    def cannot(why: str) -> str:
+        return (
+            f"{where}: cannot load {data.path!r}{config} from the Hub: {why}. Check the name and "
             "the network (HF_HUB_OFFLINE allows cached data only); offline, put the files into a folder and write "
             "data: FOLDER, or give a --data-dir with copies if the stream names them (data.local). For "
             f"local data that is not on the Hub, begin the path with ./ (./{data.path})."
-        ) from error
-    try:
-        refuse_damaged(data.path, data.revision, where, "datasets")
-    except InputError:
-        _remove_prepared(loaded.values())
-        raise
+        )
+
+    def load(split: str | None) -> Any:
+        options = {"revision": data.revision, "data_files": files, "data_dir": data.data_dir, "split": split}
+        return load_dataset(where, data.path, data.name, cannot, **options)
+
+    if data.split is not None:
+        given = data.split
+        loaded: Mapping[str, Any] = {
+            split: load(given[split]) for split in SPLITS if split in given and split in splits
+        }
+    else:
+        loaded = load(None)
+    wanted = {split: rows for split, rows in by_split(loaded).items() if split in splits}
+    if "train" in splits and "train" not in wanted:
+        raise no_train(f"task {task!r}, data {data.path}", loaded)
     found = {}
-    for split, dataset in loaded.items():
+    for split, dataset in wanted.items():
         names = class_names(dataset.features.get([*columns.values()][-1]))
         place = Where(task=task, split=split, origin=f"Hub {data.path}")
         table = columns_of(dataset, str(place), limits)
         place = replace(place, ids={name: table[name] for name in table if name in ID_COLUMNS})
         found[split] = pick(place, table, columns, data, class_names=names)
-    if "train" in splits and "train" not in found:
-        raise InputError(
-            f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Map the "
-            'splits: data: {path: ..., split: {train: "...", test: "..."}}.'
-        )
     return found
+
+
+def no_train(where: str, splits: Iterable[str]) -> InputError:
+    """Return the error for a data set without training rows; ``splits`` are those that it has."""
+    return InputError(
+        f"{where}: there is no split named train; it has {', '.join(map(str, splits))}. Map the splits in the stream file: "
+        'data: {path: ..., split: {train: "...", test: "..."}}.'
+    )
+
+
+def by_split(loaded: Mapping[str, Any]) -> dict[SplitName, Any]:
+    """Return the splits of a data set by their usual names; of two for one split, such as dev and val, the first."""
+    found: dict[SplitName, Any] = {}
+    for name, rows in loaded.items():
+        if name in ALIASES:
+            found.setdefault(ALIASES[name], rows)
+    return found
+
+
+def load_dataset(where: str, path: str, name: str | None, cannot: Callable[[str], str], **options: Any) -> Any:
+    """Return what `datasets.load_dataset` loads from the Hub.
+
+    Args:
+        where: beginning of the message about a damaged download.
+        path: id of the data set.
+        name: its configuration.
+        cannot: returns the message if it cannot be loaded, for the reason.
+        **options: more arguments of `datasets.load_dataset`.
+
+    Raises:
+        InputError: if it cannot be loaded, or a download is damaged.
+    """
+    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
+
+    revision = options.get("revision")
+    try:
+        loaded = datasets.load_dataset(path, name, **options)
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise
+        refuse_damaged(path, revision, where, "datasets")
+        raise InputError(cannot(f"{type(error).__name__}: {' '.join(str(error).split())[:600]}")) from error
+    try:
+        refuse_damaged(path, revision, where, "datasets")
+    except InputError:
+        _remove_prepared(loaded.values() if isinstance(loaded, dict) else [loaded])
+        raise
+    return loaded
 
 
 def _remove_prepared(loaded: Iterable[Any]) -> None:
@@ -87,9 +117,9 @@ def _remove_prepared(loaded: Iterable[Any]) -> None:
     import datasets
 
     root = Path(datasets.config.HF_DATASETS_CACHE).resolve()
-    for file in [Path(each["filename"]) for dataset in loaded for each in dataset.cache_files]:
-        if file.resolve().parent.is_relative_to(root) and file.resolve().parent != root:
-            shutil.rmtree(file.resolve().parent, ignore_errors=True)
+    for folder in [Path(each["filename"]).resolve().parent for dataset in loaded for each in dataset.cache_files]:
+        if folder.is_relative_to(root) and folder != root:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from continual_petl import InputError, Run, StoreError, forget
 from continual_petl._hub_cache import damaged_files, remove
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.backbones.tokenizer import load_tokenizer
+from continual_petl.streams.scaffold.inspect_data import inspect_data
 from continual_petl.streams.schema.data_spec import DataSpec
 from continual_petl.streams.schema.task_spec import TaskSpec
 from continual_petl.streams.sources.read_splits import read_splits
@@ -195,9 +196,9 @@ def test_learning_on_a_corrupt_backbone_is_refused(hub: LocalHub, backbone_folde
     assert learn_tasks(folder, ["one"], tmp_path / "own", "user/tiny").store.tasks == ["one"]
 
 
-@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize(("readable", "init"), [(True, False), (False, False), (True, True), (False, True)])
 def test_corrupt_data_set_is_not_read_and_does_not_stay(
-    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, readable: bool
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, readable: bool, init: bool
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "prepared")
     monkeypatch.setattr("datasets.config.HF_ENDPOINT", hub.address)
@@ -207,7 +208,14 @@ def test_corrupt_data_set_is_not_read_and_does_not_stay(
     hub.repos["user/rows"].commit("main", {"train.csv": File(content, False)})
     hub.served["train.csv"] = content.replace(b"two", b"2wo") if readable else b"\xff" * len(content)
     data, columns = DataSpec(path="user/rows"), TaskSpec(name="x", kind="classification", data="x.csv").columns
-    with pytest.raises(InputError, match=r"^task 'x', data: a download is damaged: .*cache: 'train.csv' in .* again;"):
-        read_splits("x", data, columns, ["train"])
+
+    def texts() -> Any:
+        if init:
+            return inspect_data("user/rows").table["text"]
+        return read_splits("x", data, columns, ["train"])["train"].inputs
+
+    place = "user/rows" if init else "task 'x', data"
+    with pytest.raises(InputError, match=rf"^{place}: a download is damaged: .*cache: 'train.csv' in .* again;"):
+        texts()
     hub.served.clear()
-    assert read_splits("x", data, columns, ["train"])["train"].inputs == ["one", "two"]
+    assert texts() == ["one", "two"]

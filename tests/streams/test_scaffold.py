@@ -175,7 +175,13 @@ def test_hub_data_set_is_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def load(path: str, config: str | None = None) -> Any:
         asked.append((path, config))
-        return {"train": Rows([0, 1] * 20).rows, "dev": Rows([0, 1]).rows, "test": Rows([-1] * 4).rows}
+        # Training reads the first of two validation splits too.
+        return {
+            "train": Rows([0, 1] * 20).rows,
+            "dev": Rows([0, 1]).rows,
+            "val": Rows([-1]).rows,
+            "test": Rows([-1] * 4).rows,
+        }
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     seen = inspect_data("nyu-mll/glue:sst2")
