@@ -19,10 +19,9 @@ from continual_petl.predictor.records import (
     RowForm,
     TaskColumns,
     column_names,
-    row_of,
+    read_record,
     standard_columns,
     unnamed_columns,
-    unnamed_form,
 )
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.bounds import check_regular
@@ -92,8 +91,10 @@ def row_of_line(line: str, where: str, certificate: Certificate | None, limits: 
 def given_rows(texts: Sequence[str], certificate: Certificate | None, limits: LimitsSpec) -> Iterator[Named]:
     """Yield the rows given as arguments, or else the rows on standard input as they arrive; see `row_of_line`."""
     task = "" if certificate is None else certificate.task
-    for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
-        yield Named(task, row_of_line(line, f"text {number}", certificate, limits), None, number)
+    lines = enumerate(iter(texts) if texts else _standard_input(limits), 1)
+    rows: Iterable[Numbered] = ((number, {"text": line}) for number, line in lines)
+    for number, row in rows if texts else _without_last_blanks(rows):
+        yield Named(task, row_of_line(row["text"], f"text {number}", certificate, limits), None, number)
 
 
 def read_rows(
@@ -180,12 +181,8 @@ class _Rows:
         name = "" if certificate is None else certificate.task
         if self.has_lines:
             return name, row_of_line(record["text"], where, certificate, self.limits)
-        if own is None:
-            made, form = record, unnamed_form(record, where, "--task NAME, or --task-column NAME")
-        else:
-            made = own.completed(record, where)
-            form = own.form_of(made, where, mixed=self.task_column is not None)
-        return name, row_of(made, where, form)
+        advice, mixed = "--task NAME, or --task-column NAME", self.task_column is not None
+        return name, read_record(record, where, own, advice=advice, mixed=mixed)
 
     def _columns(self, record: Record, where: str) -> TaskColumns | None:
         name = self.task if self.task_column is None else _task_of(record, self.task_column, where)
@@ -257,17 +254,6 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _without_blank_end(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines as they arrive, except blank lines at the end, which hold no rows."""
-    blank: list[str] = []
-    for line in lines:
-        if line.strip():
-            yield from (*blank, line)
-            blank.clear()
-        elif not blank:  # one blank line is enough, since the caller refuses it
-            blank.append(line)
-
-
 def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     """Yield the lines of standard input, read as UTF-8 whatever the locale, and ended by line feeds only."""
     if sys.stdin.isatty():
@@ -277,7 +263,7 @@ def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     try:
         limit = limits.cell_chars + 2  # a longer line is refused without reading the rest of it
         lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, limit), "")
-        yield from _without_blank_end(map(_without_end, lines))
+        yield from map(_without_end, lines)
     except UnicodeDecodeError as error:
         raise InputError(f"standard input: not UTF-8: {error}; convert it, for instance with iconv -t UTF-8") from error
     finally:

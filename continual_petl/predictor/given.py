@@ -16,12 +16,11 @@ import numpy as np
 
 from continual_petl.errors import InputError, counted
 from continual_petl.kind_registry import kind_of
-from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, row_of, unnamed_form
+from continual_petl.predictor.records import UNNAMED, Row, TaskColumns, read_record
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.containers import (
     Record,
-    check_aligned,
     is_column,
     plain,
     record_of,
@@ -88,7 +87,7 @@ class Given:
         return [
             _value(item, images=True)
             if (record := _record(item)) is None
-            else row_of(record, f"row {number}", unnamed_form(record, f"row {number}", ASK))
+            else read_record(record, f"row {number}", None, advice=ASK)
             for number, item in enumerate(self._items, 1)
         ]
 
@@ -108,9 +107,7 @@ class Given:
         record = None if type(item) is str else _record(item)
         if record is None:
             return item if type(item) is str else _value(item, images=kind_of(self._certificate(task)).reads_images)
-        columns, where = self._columns(task), f"row {number}"
-        record = columns.completed(record, where)
-        return row_of(record, where, columns.form_of(record, where, mixed=mixed))
+        return read_record(record, f"row {number}", self._columns(task), advice=ASK, mixed=mixed)
 
     def _certificate(self, task: str) -> Certificate:
         return self._store.certificate(task)
@@ -170,17 +167,15 @@ class Given:
         names = self._names(record)
         if not names or not _is_column_of_rows(record[names[0]], self._form(names[0])):
             return None
-        check_aligned(record, "rows")
-        columns = {name: rows_in(cells, f"rows[{name!r}]") for name, cells in record.items() if is_column(cells)}
-        if len(columns) < len(record):
-            other = next(name for name in record if name not in columns)
+        if (other := next((name for name, cells in record.items() if not is_column(cells)), None)) is not None:
             raise InputError(
-                f"rows: the column {names[0]!r} is a list of {len(columns[names[0]])}, but {other!r} is "
+                f"rows: the column {names[0]!r} is a list of {len(rows_in(record[names[0]], 'rows'))}, but {other!r} is "
                 f"{record[other]!r:.80}; give a list of rows, or a mapping in which every value is a list of cells"
             )
+        rows = records_of(record, "rows")
         if self._form(names[0]) == "image":
-            _check_whole(columns[names[0]])
-        return records_of(columns, "rows")
+            _check_whole([row[names[0]] for row in rows])
+        return rows
 
     def _form(self, name: str) -> str:
         if not self._tasks:

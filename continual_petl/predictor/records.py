@@ -309,17 +309,26 @@ def with_reason(shown: str, why: str) -> str:
     return shown if why.startswith(shown) else f"{shown} ({why})"
 
 
-def row_of(record: Record, where: str, form: RowForm) -> Row:
+def read_record(record: Record, where: str, own: TaskColumns | None, *, advice: str, mixed: bool = False) -> Row:
     """Return the row that a record holds.
 
     Args:
         record: the record.
         where: its location, for messages.
-        form: the columns to read, and their form.
+        own: the columns of its task; None: the task has to be found.
+        advice: how to name the task, for messages.
+        mixed: whether the table holds rows of several tasks with different columns.
 
     Raises:
-        InputError: if a cell is not valid.
+        InputError: if the columns of a row are not there, or a cell is not valid.
     """
+    record = record if own is None else own.completed(record, where)
+    form = unnamed_form(record, where, advice) if own is None else own.form_of(record, where, mixed=mixed)
+    return row_of(record, where, form)
+
+
+def row_of(record: Record, where: str, form: RowForm) -> Row:
+    """Return the row that a record holds in columns of a form; raises `InputError` if a cell is not valid."""
     parts = []
     for place, name in enumerate(form.columns):
         value = cell_of(name, record)

@@ -175,8 +175,10 @@ def records(columns: Mapping[str, Sequence[Any]], number: int) -> list[Record]:
     return [{name: cells[row] for name, cells in columns.items()} for row in range(number)]
 
 
-def records_of(columns: Mapping[str, Sequence[Any]], place: str) -> list[Record]:
-    """Return the rows of one or more columns; raises `InputError` if they are of different lengths."""
+def records_of(given: Mapping[str, Any], place: str) -> list[Record]:
+    """Return the rows of columns, in containers as for `rows_in`; raises `InputError` if they are of different lengths."""
+    check_aligned(given, place)
+    columns = {name: rows_in(cells, f"{place}[{name!r}]") for name, cells in given.items()}
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len({*lengths.values()}) > 1:
         listed = ", ".join(f"{name!r} {length:,}" for name, length in [*lengths.items()][:5])

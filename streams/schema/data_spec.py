@@ -18,7 +18,7 @@ from continual_petl._strict_model import AS_TEXT as AS_TEXT
 from continual_petl._strict_model import TAG as TAG
 from continual_petl._strict_model import UserSpec
 from continual_petl.kind_registry import kinds
-from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records_of, rows_in
+from continual_petl.streams.schema.containers import is_column, plain, record_of, records_of, rows_in
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -247,8 +247,7 @@ def _rows(value: Any, split: str) -> Any:
     if columns is not None:  # each value is a column
         if not columns or not all(map(is_column, columns.values())):
             return value
-        check_aligned(columns, split)
-        found: list[Any] = records_of({name: rows_in(cells, split) for name, cells in columns.items()}, split)
+        found: list[Any] = records_of(columns, split)
     else:
         found = rows_in(value, split)
     read = (row if isinstance(row, dict) else record_of(row) or row for row in found)
@@ -288,6 +287,15 @@ def join_path(base: str, path: str) -> str:
     return path if is_url(path) else short_path(os.path.join(base, path))
 
 
+def _joined(base: str, files: Any) -> Any:
+    """Return the paths in `data_files` relative to a folder."""
+    if isinstance(files, Mapping):
+        return {split: _joined(base, some) for split, some in files.items()}
+    if isinstance(files, tuple):
+        return tuple(join_path(base, file) for file in files)
+    return None if files is None else join_path(base, files)
+
+
 def without_copy(data: str | DataSpec | Rows) -> str | DataSpec | Rows:
     """Return ``data`` without its local copy, as it is read if the stream has no data_dir."""
     return data.model_copy(update={"local": None}) if isinstance(data, DataSpec) and data.local is not None else data
@@ -306,21 +314,10 @@ def locate(data: str | DataSpec | Rows, base: str | None) -> str | DataSpec | Ro
         return data
     if not data.is_local:
         return data if data.local is None else data.model_copy(update={"local": join_path(base, data.local)})
-    files = data.data_files
-    located: Any = files
-    if isinstance(files, str):
-        located = join_path(base, files)
-    elif isinstance(files, tuple):
-        located = tuple(join_path(base, file) for file in files)
-    elif files is not None:
-        located = {
-            split: join_path(base, some) if isinstance(some, str) else tuple(join_path(base, file) for file in some)
-            for split, some in files.items()
-        }
     return data.model_copy(
         update={
             "path": join_path(base, data.path) if looks_like_path(data.path) else data.path,
-            "data_files": located,
+            "data_files": _joined(base, data.data_files),
             "data_dir": None if data.data_dir is None else join_path(base, data.data_dir),
         }
     )
