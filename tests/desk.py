@@ -16,6 +16,7 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.plan import RowFacts
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.schema.training_spec import TrainingSpec
 from continual_petl.streams.stream import TaskStream
 
 SILENT: dict[str, Any] = {
@@ -42,10 +43,10 @@ class Desk:
             training = self.plans[task.name].training
             self.data[task.name] = TaskDataModule(
                 prepared,
+                TrainingSpec(batch_size=training.batch_size),
                 pad_token_id=self.session.models.pad_token_id,
-                batch_size=training.batch_size,
-                eval_batch_size=training.batch_size,
                 seed=tasks.spec.seed,
+                max_length=self.backbone.max_length,
             )
 
     def fit(self, task: str, *, add: bool = True, **arguments: Any) -> L.Trainer:

@@ -199,7 +199,7 @@ class Session:
         """Return the batches of a prepared task."""
         from continual_petl.streams.batches.datamodule import TaskDataModule  # imports Lightning
 
-        return TaskDataModule.of(
+        return TaskDataModule(
             data,
             training,
             pad_token_id=self.models.pad_token_id,

@@ -65,7 +65,7 @@ def prepared(
         _check_in_memory(plans, plan, parent, "start_from")
         check_start(plan, plans[parent], backbone)
     pad = 0 if tokenizer is None else padding_id(tokenizer)
-    module = TaskDataModule.of(data, plan.training, pad_token_id=pad, seed=spec.seed, max_length=max_length)
+    module = TaskDataModule(data, plan.training, pad_token_id=pad, seed=spec.seed, max_length=max_length)
     return plan, module, tokenizer
 
 

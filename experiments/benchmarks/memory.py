@@ -83,7 +83,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
     from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.encoding.rows import TokenisedRows
     from continual_petl.streams.preparation.prepare import TaskData
-    from continual_petl.streams.schema.stream_spec import StreamSpec
+    from continual_petl.streams.schema.stream_spec import StreamSpec, TrainingSpec
 
     task = {"name": "memory", "kind": "classification", "data": "unused.csv"}
     spec = StreamSpec.model_validate({"name": "memory", "backbone": "minilm", "bank": bank, "tasks": [task]})
@@ -100,7 +100,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
     )
     facts: dict[str, Any] = {"labels": ("no", "yes"), "notices": (), "digests": {}, "num_truncated": {}}
     data = TaskData(task=spec.tasks[0], train=split, validation=split, test=None, **facts)
-    module = TaskDataModule(data, pad_token_id=0, batch_size=rows, eval_batch_size=rows, seed=0)
+    module = TaskDataModule(data, TrainingSpec(batch_size=rows), pad_token_id=0, seed=0, max_length=1024)
     silent: dict[str, Any] = {
         "enable_checkpointing": False,
         "enable_progress_bar": False,

@@ -12,7 +12,7 @@ continues with exactly the remaining batches (see `continual_petl.streams.batche
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
@@ -40,34 +40,19 @@ class TaskDataModule(L.LightningDataModule):
 
     Args:
         data: the result of :func:`~continual_petl.streams.preparation.prepare.prepare_task`.
+        training: the training settings of the task. ``max_tokens`` is applied to sources and targets separately if they are
+            padded separately (seq2seq); ``eval_max_tokens`` does not count generated tokens.
         pad_token_id: the tokenizer's padding token.
-        batch_size: maximum rows per training batch.
-        eval_batch_size: maximum rows per validation, test or prediction batch.
         seed: the stream's seed; the order of batches depends only on it and the task's name.
-        num_workers: processes that build batches; 0 builds them in this process, which is fast enough for text.
-        max_tokens: maximum tokens per training batch, padding included; applied to sources and targets separately if they
-            are padded separately (seq2seq); None means no limit.
-        eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, generated tokens
-            excluded.
-        packing: tokens per window if rows of the training split are packed into windows; ``batch_size`` then counts
-            windows. None means that rows are not packed.
+        max_length: the backbone's maximum number of tokens, the size of a window if rows are packed; ``batch_size`` then
+            counts windows.
 
     Raises:
-        InputError: if a batch size, a budget or ``num_workers`` is out of range, or a single row is longer than a budget.
+        InputError: if a single row is longer than a budget.
     """
 
     def __init__(
-        self,
-        data: TaskData,
-        *,
-        pad_token_id: int,
-        batch_size: int,
-        eval_batch_size: int,
-        seed: int,
-        num_workers: int = 0,
-        max_tokens: int | None = None,
-        eval_max_tokens: int | None = None,
-        packing: int | None = None,
+        self, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int, max_length: int
     ) -> None:
         super().__init__()
         self.data = data
@@ -76,49 +61,18 @@ class TaskDataModule(L.LightningDataModule):
         self.together = False
         """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires. The learner then
         computes scores in each process, without the rows of the others."""
-        self._eval_max_tokens = eval_max_tokens
-        self._pad_token_id = pad_token_id
-        self._eval_batch_size = eval_batch_size
-        self._num_workers = num_workers
-        lengths = _training_lengths(data, budget=max_tokens is not None)
-        _check_budgets(data, lengths, max_tokens, eval_max_tokens)
-        order_seed = derive_seed(seed, data.task.name, "order")
-        self._order: LengthBucketed | Packed
-        if packing is None:
-            self._order = LengthBucketed(lengths=lengths, batch_size=batch_size, seed=order_seed, max_tokens=max_tokens)
-        else:
-            room = packing if max_tokens is None else min(packing, max_tokens)
-            self._order = Packed(
-                lengths=lengths, room=room, batch_size=batch_size, seed=order_seed, max_tokens=max_tokens
-            )
-
-    @classmethod
-    def of(
-        cls, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int, max_length: int
-    ) -> TaskDataModule:
-        """Return the data module configured by a task's training settings.
-
-        Args:
-            data: the prepared task.
-            training: its training settings.
-            pad_token_id: the tokenizer's padding token.
-            seed: the stream's seed.
-            max_length: the backbone's maximum number of tokens, the size of a window if rows are packed.
-
-        Raises:
-            InputError: if a row is longer than the token budget.
-        """
-        return cls(
-            data,
-            pad_token_id=pad_token_id,
-            batch_size=training.batch_size,
-            eval_batch_size=training.eval_batch_size or training.batch_size,
-            seed=seed,
-            num_workers=training.num_workers,
-            max_tokens=training.max_tokens,
-            eval_max_tokens=training.eval_max_tokens or training.max_tokens,
-            packing=max_length if training.packing else None,
-        )
+        self._training, self._pad_token_id = training, pad_token_id
+        self._eval_max_tokens = training.eval_max_tokens or training.max_tokens
+        lengths = _training_lengths(data, budget=training.max_tokens is not None)
+        _check_budgets(data, lengths, training.max_tokens, self._eval_max_tokens)
+        order: dict[str, Any] = {
+            "lengths": lengths,
+            "batch_size": training.batch_size,
+            "seed": derive_seed(seed, data.task.name, "order"),
+            "max_tokens": training.max_tokens,
+        }
+        room = min(max_length, training.max_tokens or max_length)
+        self._order = Packed(**order, room=room) if training.packing else LengthBucketed(**order)
 
     @property
     def num_batches(self) -> int:
@@ -166,17 +120,17 @@ class TaskDataModule(L.LightningDataModule):
     def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
         return EvaluationLoader(
             rows,
-            self._eval_batch_size,
+            self._training.eval_batch_size or self._training.batch_size,
             self._pad_token_id,
             kind=self.data.task.kind,
-            share=Share(num_workers=self._num_workers) if self.together else self._share(),
+            share=Share(num_workers=self._training.num_workers) if self.together else self._share(),
             max_tokens=self._eval_max_tokens,
         )
 
     def _share(self) -> Share:
         if self.trainer is None:
-            return Share(num_workers=self._num_workers)
-        return Share(self.trainer.global_rank, self.trainer.world_size, self._num_workers)
+            return Share(num_workers=self._training.num_workers)
+        return Share(self.trainer.global_rank, self.trainer.world_size, self._training.num_workers)
 
     def _place(self) -> Place | None:
         if self.trainer is None or not self.trainer.training:

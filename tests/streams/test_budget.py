@@ -19,6 +19,7 @@ from continual_petl.streams.batches.loaders import Share, TrainLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.schema.training_spec import TrainingSpec
 from tests.streams.test_resume import NUM_ROWS, _interrupted, _uninterrupted
 from tests.usual import few
 
@@ -172,7 +173,7 @@ def _module(kind: Any, rows: TokenisedRows, **budgets: int) -> TaskDataModule:
         digests={},
         num_truncated={},
     )
-    return TaskDataModule(data, pad_token_id=0, batch_size=500, eval_batch_size=500, seed=0, **budgets)
+    return TaskDataModule(data, TrainingSpec(batch_size=500, **budgets), pad_token_id=0, seed=0, max_length=1000)
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])

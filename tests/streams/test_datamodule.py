@@ -15,6 +15,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.training_spec import TrainingSpec
 
 # With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
 pytestmark = [
@@ -45,13 +46,15 @@ class Recorder(L.LightningModule):
         return batch["index"]
 
 
-def _module(tokenizer: PreTrainedTokenizerFast, *, test: bool = True, **options: Any) -> TaskDataModule:
+def _module(
+    tokenizer: PreTrainedTokenizerFast, *, test: bool = True, seed: int = 0, num_workers: int = 0
+) -> TaskDataModule:
     rows: dict[str, Any] = {"train": ROWS, "validation": ROWS} | ({"test": ROWS} if test else {})
     task = {"name": "t", "kind": "classification", "data": rows}
     spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [task]})
     data = prepare_task(spec, spec.tasks[0], tokenizer, 8)
-    settings: dict[str, Any] = {"pad_token_id": 0, "batch_size": 2, "eval_batch_size": 4, "seed": 0}
-    return TaskDataModule(data, **(settings | options))
+    training = TrainingSpec(batch_size=2, eval_batch_size=4).model_copy(update={"num_workers": num_workers})
+    return TaskDataModule(data, training, pad_token_id=0, seed=seed, max_length=8)
 
 
 @pytest.mark.parametrize("run", [L.Trainer.validate, L.Trainer.test, L.Trainer.predict])

@@ -24,6 +24,7 @@ from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, prepare_task
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
+from continual_petl.streams.schema.training_spec import TrainingSpec
 from continual_petl.streams.sources.read_splits import read_splits
 from tests.kinds import GENERATIVE, LABELLED
 from tests.streams.rows_of_kinds import images, rows_of
@@ -333,7 +334,7 @@ def test_each_kind_needs_its_preprocessor(tokenizer: PreTrainedTokenizerFast) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_loaders_use_the_kind(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     data = _prepare(tokenizer, kind, {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)})
-    module = TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=3, seed=1)
+    module = TaskDataModule(data, TrainingSpec(batch_size=4, eval_batch_size=3), pad_token_id=0, seed=1, max_length=16)
     train, test = next(iter(module.train_dataloader())), next(iter(module.test_dataloader()))
     assert ("pixel_values" in train) == (kind == "image-classification")
     seen = [number for batch in module.train_dataloader() for number in batch["index"].tolist()]

@@ -18,6 +18,7 @@ from continual_petl.streams.batches.loaders import EvaluationLoader, Share, Trai
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.schema.training_spec import TrainingSpec
 
 # With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
 pytestmark = [
@@ -121,8 +122,9 @@ def _data(**options: Any) -> TaskDataModule:
         digests={},
         num_truncated={},
     )
-    settings: dict[str, Any] = {"pad_token_id": 0, "batch_size": BATCH_SIZE, "eval_batch_size": 2, "seed": 5}
-    return TaskDataModule(data, **(settings | options))
+    seed = options.pop("seed", 5)
+    training = TrainingSpec(**{"batch_size": BATCH_SIZE, "eval_batch_size": 2, **options})
+    return TaskDataModule(data, training, pad_token_id=0, seed=seed, max_length=16)
 
 
 def _trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:

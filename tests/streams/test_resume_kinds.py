@@ -16,6 +16,7 @@ from continual_petl.kind_registry import kind_names
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.training_spec import TrainingSpec
 from tests.kinds import GENERATIVE
 from tests.streams.rows_of_kinds import images, rows_of
 
@@ -53,7 +54,7 @@ def _module(kind: str, tokenizer: PreTrainedTokenizerFast, **options: Any) -> Ta
     task = {"name": "toy", "kind": kind, "data": {"train": rows_of(kind, 14), "validation": rows_of(kind, 4)}, **more}
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [task]})
     data = prepare_task(spec, spec.tasks[0], tokenizer, 24, images=images())
-    return TaskDataModule(data, **{"pad_token_id": 0, "batch_size": 4, "eval_batch_size": 4, "seed": 5, **options})
+    return TaskDataModule(data, TrainingSpec(**{"batch_size": 4, **options}), pad_token_id=0, seed=5, max_length=24)
 
 
 def _fit(model: Recorder, data: TaskDataModule, **options: Any) -> None:
@@ -88,7 +89,7 @@ def test_every_kind_resumes_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_pat
 def test_packed_rows_resume_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, step: int) -> None:
     path = tmp_path / "x.ckpt"
     whole, first, second = Recorder(0, path), Recorder(step, path), Recorder(0, path)
-    packed = {"packing": 24, "batch_size": 1}
+    packed = {"packing": True, "batch_size": 1}
     _fit(whole, _module("causal-lm", tokenizer, **packed))
     with pytest.raises(InterruptedError):
         _fit(first, _module("causal-lm", tokenizer, **packed))
