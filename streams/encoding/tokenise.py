@@ -45,14 +45,7 @@ def tokenise(
         same_number(name, other, "texts", texts)
     check_room(tokenizer, max_length, pair=pairs is not None)
     types = "token_type_ids" in tokenizer.model_input_names
-    encoded = encode(tokenizer, ToEncode(texts, pairs, max_length, types=types))
-    return TokenisedRows(
-        ids=encoded.ids,
-        offsets=encoded.offsets,
-        token_types=encoded.types,
-        labels=labels,
-        num_truncated=int(encoded.cut.sum()),
-    )
+    return encode(tokenizer, ToEncode(texts, pairs, max_length, types=types)).as_rows(labels)
 
 
 def tokenise_words(
@@ -93,14 +86,8 @@ def tokenise_words(
     before[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = -1
     first_piece = (encoded.words >= 0) & (encoded.words != before)
     _check_nothing_vanished(rows, encoded, first_piece, where)
-    return TokenisedRows(
-        ids=encoded.ids,
-        offsets=encoded.offsets,
-        token_types=encoded.types,
-        labels=None if tags is None else _labels_of_pieces(tags, encoded, first_piece),
-        num_truncated=int(encoded.cut.sum()),
-        first_piece=first_piece,
-    )
+    labels = None if tags is None else _labels_of_pieces(tags, encoded, first_piece)
+    return encoded.as_rows(labels, first_piece=first_piece)
 
 
 def _labels_of_pieces(

@@ -7,6 +7,7 @@ opening one, and nothing is inserted between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -75,15 +76,9 @@ def tokenise_sources(
     check_room(tokenizer, source_room, pair=False)
     continues = find_kind(kind).continues
     closing = num_closing(tokenizer) if continues else 0
-    encoded = encode(tokenizer, ToEncode(sources, None, source_room + closing))
-    ids, offsets = _shortened(encoded, closing)
+    encoded = _shortened(encode(tokenizer, ToEncode(sources, None, source_room + closing)), closing)
     target = None if targets is None else _targets(targets, tokenizer, target_room, special=not continues)
-    rows = TokenisedRows(
-        ids=ids,
-        offsets=offsets,
-        token_types=None,
-        labels=None,
-        num_truncated=int(encoded.cut.sum()),
+    rows = encoded.as_rows(
         num_targets_truncated=0 if target is None else int(target.cut.sum()),
         target_ids=None if target is None else target.ids,
         target_offsets=None if target is None else target.offsets,
@@ -147,8 +142,7 @@ def _targets(
     if end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets))
-    ids = np.insert(encoded.ids, encoded.offsets[1:], np.int32(end))
-    return Encoded(ids=ids, offsets=offsets, types=None, words=None, cut=encoded.cut)
+    return replace(encoded, ids=np.insert(encoded.ids, encoded.offsets[1:], np.int32(end)), offsets=offsets)
 
 
 def adds_end(tokenizer: PreTrainedTokenizerBase, *, special: bool) -> bool:
@@ -162,10 +156,11 @@ def num_closing(tokenizer: PreTrainedTokenizerBase) -> int:
     return next((number for number, special in enumerate(reversed(mask)) if not special), 0)
 
 
-def _shortened(encoded: Encoded, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _shortened(encoded: Encoded, count: int) -> Encoded:
     """Remove the last ``count`` tokens of every row."""
     if count == 0:
-        return encoded.ids, encoded.offsets
+        return encoded
     ends = encoded.offsets[1:]
     gone = (ends[:, None] - 1 - np.arange(count)).ravel()
-    return np.delete(encoded.ids, gone), encoded.offsets - count * np.arange(len(encoded.offsets))
+    offsets = encoded.offsets - count * np.arange(len(encoded.offsets))
+    return replace(encoded, ids=np.delete(encoded.ids, gone), offsets=offsets)

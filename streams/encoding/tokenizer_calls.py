@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-from continual_petl.streams.encoding.rows import offsets_of
+from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 
 _CHUNK = 1000  # rows passed to the tokenizer at once: limits the memory of its Python objects
 
@@ -57,6 +57,13 @@ class Encoded:
     """Index of the word that a token belongs to, -1 for special tokens; ``(T,)``."""
     cut: NDArray[np.bool_]
     """Which rows were truncated, ``(N,)``."""
+
+    def as_rows(self, labels: Any = None, **more: Any) -> TokenisedRows:
+        """Return these as rows, with labels and whatever else is known of them."""
+        cut = int(self.cut.sum())
+        return TokenisedRows(
+            ids=self.ids, offsets=self.offsets, token_types=self.types, labels=labels, num_truncated=cut, **more
+        )
 
 
 def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
