@@ -55,7 +55,7 @@ class TaskModel(nn.Module):
                 task also needs ``labels``, the target ids (B, V), whose logits are returned.
 
         Raises:
-            InputError: if an input is missing or not used.
+            InputError: if an input is missing or not used, or a row is padded on the left.
         """
         kind = kind_of(self.plan)
         needed = {"pixel_values" if kind.reads_images else "input_ids"}
@@ -67,6 +67,12 @@ class TaskModel(nn.Module):
                 f"inputs of task {self.plan.name!r} ({kind.name}): got {', '.join(inputs) or 'none'}; needed: "
                 f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
                 f"backbone's {'image processor' if kind.reads_images else 'tokenizer'} returns."
+            )
+        mask = inputs.get("attention_mask")
+        if mask is not None and bool((mask[..., 1:] > mask[..., :-1]).any()):
+            raise InputError(
+                f"inputs of task {self.plan.name!r}: attention_mask has a 0 before a 1, as if rows were padded on the left, "
+                "where a bank would read padding as text. Pad on the right: tokenizer.padding_side = 'right'."
             )
         with self._held.attending():
             (outputs,) = respond([self._held], inputs)

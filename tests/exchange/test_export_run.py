@@ -84,6 +84,8 @@ def test_module_refuses_missing_and_unused_inputs(folders: dict[str, Path]) -> N
         InputError, match=r"got input_ids, position_ids; needed: input_ids; allowed: attention_mask, in"
     ):
         model(input_ids=ids, position_ids=ids)
+    with pytest.raises(InputError, match=r"attention_mask has a 0 before a 1, .*padding_side = 'right'"):
+        model(input_ids=ids, attention_mask=torch.tensor([[0, 1, 1]]))
     with pytest.raises(InputError, match="needed: input_ids, labels"):
         Run(folders["t5"]).model("seq2seq")(input_ids=ids)
 
