@@ -164,9 +164,9 @@ def _scores(certificate: Certificate, history: History) -> dict[str, str]:
     for split, answers in history.answered.items():
         if isinstance(answers, Confusion) and certificate.labels is not None:
             wrong = sorted((cell for cell in answers.cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:3]
+            unit = "word" if kind_of(certificate).per_word else "row"
             text = "; ".join(
-                f"{certificate.labels[t]} predicted as {certificate.labels[a]}: {counted(n, 'row')}"
-                for t, a, n in wrong
+                f"{certificate.labels[t]} predicted as {certificate.labels[a]}: {counted(n, unit)}" for t, a, n in wrong
             )
             lines[f"mistakes in {split}"] = text or "none"
     return lines

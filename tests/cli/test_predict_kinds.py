@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from continual_petl import learn
+from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from tests.streams_in_code import stream, task_of_kind, with_columns
 
@@ -96,6 +97,17 @@ def test_rows_that_only_the_tokenizer_shows_to_be_unusable_are_named_or_left_out
     said = predict(*words, code=2)
     assert f"--input {file}:41 (id 'q40'), 42 (id 'q41'): task 'token-classification': it has 200 words" in said
     assert f"--input {file}:56 (id 'q55'): task 'token-classification': it has 300 words" in said
+
+
+def test_show_counts_wrong_tags_as_words(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = task_of_kind("token-classification", num_rows=16)["data"]["test"]
+    found: Any = Run(runs["token-classification"]).predict([row["tokens"] for row in rows], "token-classification")
+    pairs = Counter(
+        pair for row, each in zip(rows, found, strict=True) for pair in zip(row["tags"], each.value, strict=True)
+    )
+    (true, wrong), count = max(((pair, n) for pair, n in pairs.items() if pair[0] != pair[1]), key=lambda each: each[1])
+    assert main(["show", str(runs["token-classification"]), "token-classification"]) == 0
+    assert f"{true} predicted as {wrong}: {count} word" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])

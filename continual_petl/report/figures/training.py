@@ -194,16 +194,18 @@ def predictions(task: TaskFacts) -> Drawing | None:
 def _confusion(confusion: Confusion, labels: tuple[str, ...]) -> Drawing:
     kept = _worst(confusion, len(labels))
     index_of = {label: number for number, label in enumerate(kept)}
-    counts = [[0] * len(kept) for _ in kept]
+    counts, totals = [[0] * len(kept) for _ in kept], [0] * len(kept)
     for true, answered, count in confusion.cells:
-        if true in index_of and answered in index_of:
-            counts[index_of[true]][index_of[answered]] = count
+        if true in index_of:
+            totals[index_of[true]] += count  # also those predicted as a label that is not drawn
+            if answered in index_of:
+                counts[index_of[true]][index_of[answered]] = count
     names, axis = [shown(labels[number]) for number in kept], [tick(labels[number]) for number in kept]
     hover = [
         [f"{names[i]} predicted as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
     ]
     return grid(
-        ([count / max(1, sum(row)) for count in row] for row in counts),
+        ([count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)),
         axis,
         axis,
         colorbar={**titled("share of row"), "tickformat": ".0%"},
