@@ -41,7 +41,7 @@ class Axis(StrictModel):
     logged: Index = 0
     """The last logged step."""
     task: str = ""
-    """The task whose fit is being logged, or was logged last."""
+    """The task whose fit is being logged; empty if the last one is completely logged, since it may be learned again."""
     begins: Index = 0
     """Position on the axis of step 0 of `task`."""
     loss: Index = 0
@@ -204,7 +204,7 @@ class Sink:
                 reached[score.step] |= {"score": score.step}
         for step, row in sorted(rows.items()):
             before = self.axis
-            self._reach(before.begins + step, reached[step])
+            self._reach(before.begins + step, **reached[step])
             try:
                 self.log({**row, **more})
             except Exception:
@@ -225,7 +225,7 @@ class Sink:
         self.log(values)
         self._acc = values.get("run/acc", self._acc)
         self.logger.save()
-        self._reach(self.axis.logged, {"done": index})
+        self._reach(self.axis.logged, done=index, task="")
 
     def log(self, values: Mapping[str, float]) -> None:
         """Log values at the newest step. Non-finite values are left out: NaN breaks the axes of some loggers."""
@@ -259,7 +259,7 @@ class Sink:
             with suppress(Exception):  # the problem was reported, or everything is written
                 logger.experiment.finish(exit_code=0 if well and self.problem is None else 1)
 
-    def _reach(self, step: int, update: Mapping[str, int]) -> None:
+    def _reach(self, step: int, **update: Any) -> None:
         self.axis = self.axis.model_copy(update={"logged": max(step, self.axis.logged), **update})
         self._axes.put(self.name, self.axis)
 
