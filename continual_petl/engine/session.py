@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -77,6 +78,17 @@ class ProcessSettings:
             )
         compute_as(self.num_threads, self.arithmetic)
         select_as(self.fastest)
+
+    def opened(self, signals: tuple[int, ...]) -> Callable[[Any], Any]:
+        """Open in this process what it will work on, and return what it does with each task that it is given.
+
+        Args:
+            signals: the signals by which the process is asked to stop.
+
+        Raises:
+            InputError: if the folder is not visible.
+        """
+        raise NotImplementedError
 
 
 class Session:

@@ -33,10 +33,7 @@ from continual_petl.sweep.trial import (
     SweepSetup,
     carried_out,
     folder_of,
-    open_sweep,
     setup_of,
-    try_here,
-    try_on_ray,
 )
 
 _POLL = 0.2
@@ -232,8 +229,8 @@ def _other_rows(task: str, before: dict[str, str], now: dict[str, str]) -> Input
 
 def _opened(setup: SweepSetup, jobs: int | None, executor: Executor, max_jobs: int) -> Workers:
     if executor == "ray":
-        return RayWorkers(setup, jobs, max_jobs, act=try_on_ray)
-    return Processes(setup, min(jobs or 1, max_jobs), opening=open_sweep, act=try_here)
+        return RayWorkers(setup, jobs, max_jobs)
+    return Processes(setup, min(jobs or 1, max_jobs))
 
 
 def _outcome(report: Report) -> Outcome:

@@ -37,8 +37,6 @@ from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.study import Outcome, Record, Studies, should_prune
 
-_setup: SweepSetup | None = None
-"""The sweep that this worker process has opened."""
 Judge = Callable[[Sequence[float | None]], bool]
 """Decides from the scores of the epochs so far whether to prune a trial."""
 
@@ -160,6 +158,12 @@ class SweepSetup(ProcessSettings):
 
     sweep: SweepSpec
 
+    @override
+    def opened(self, signals: tuple[int, ...]) -> Callable[[str], Report]:
+        """Open the sweep in this process, and return what runs a trial; its outcome is the message of the report."""
+        self.enter("sweep", ".")
+        return lambda name: reported(name, f"trial {name}", partial(_tried, self, name))
+
 
 def setup_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepSetup:
     """Return the brief for workers, including the number of threads of each: the cores are divided among them."""
@@ -201,31 +205,6 @@ def carried_out(setup: SweepSetup, record: Record) -> Outcome:
     return tried(spec, folder, judge, own=own)
 
 
-def open_sweep(setup: SweepSetup) -> str:
-    """Open a sweep in this worker process; return an error message, or an empty string."""
-    global _setup
-    try:
-        setup.enter("sweep", ".")
-    except InputError as error:
-        return str(error)
-    _setup = setup
-    return ""
-
-
-def try_here(name: str) -> Report:
-    """Run a trial in this worker process; its outcome is the message of the report."""
-    assert _setup is not None
-    return reported(name, f"trial {name}", partial(_try, _setup, name))
-
-
-def _try(setup: SweepSetup, name: str) -> Report:
+def _tried(setup: SweepSetup, name: str) -> Report:
     record = Studies(Path(setup.folder), setup.sweep, setup.spec)[name]
     return Report(task=name, state="learned", message=carried_out(setup, record).model_dump_json())
-
-
-def try_on_ray(setup: SweepSetup, run: str, name: str) -> Report:
-    """Run a trial in this Ray process."""
-    problem = open_sweep(setup)
-    if problem:
-        return Report(task=name, state="failed", error=InputError.__name__, message=problem)
-    return try_here(name)

@@ -16,7 +16,7 @@ import pytest
 from continual_petl import InputError, StoreError, learn
 from continual_petl.engine.parallel import processes
 from continual_petl.engine.parallel.executors import Pool
-from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied, learn_here
+from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied
 from continual_petl.engine.parallel.worker import setup_of
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
@@ -53,15 +53,23 @@ def test_killing_the_run_ends_all_workers_even_starting_ones() -> None:
     assert not is_alive(worker)
 
 
+class NeverOpen:
+    """Stands in for a setup whose modules take long to import."""
+
+    def opened(self, signals: tuple[int, ...]) -> Any:
+        time.sleep(600)
+
+
 def test_worker_killed_while_starting_has_not_begun() -> None:
-    slot = Slot(NO_BRIEF)
+    never: Any = NeverOpen()
+    slot = Slot(never)
     slot.start()
     until = time.monotonic() + 60
     while slot._pid is None and time.monotonic() < until:
         time.sleep(0.01)
     slot.signal(signal.SIGKILL)
     with pytest.raises(WorkerDied) as told:
-        slot.submit(learn_here, "one")
+        slot.submit("one")
     assert not told.value.began
     slot.close()
 
@@ -79,7 +87,7 @@ def test_process_that_cannot_be_started_has_not_begun(monkeypatch: pytest.Monkey
     slot = Slot(NO_BRIEF)
     for _ in range(2):
         with pytest.raises(WorkerDied) as told:
-            slot.submit(learn_here, "one")
+            slot.submit("one")
         assert not told.value.began
 
 

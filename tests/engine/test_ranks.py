@@ -124,7 +124,7 @@ def test_ranks_are_killed_if_one_fails_to_start(
 
         def start(self) -> None: ...
 
-        def submit(self, act: Any, task: str) -> Future[Report]:
+        def submit(self, task: str) -> Future[Report]:
             if self.rank == "1":
                 raise KeyboardInterrupt
             return Future()
@@ -155,7 +155,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
 
         def start(self) -> None: ...
 
-        def submit(self, act: Any, task: str) -> Future[Report]:
+        def submit(self, task: str) -> Future[Report]:
             future: Future[Report] = Future()
             if self.rank == "0":
                 future.set_result(Report(task=task, state="failed", error="RuntimeError", message="Connection reset"))

@@ -119,10 +119,10 @@ def test_checks_missing_from_another_process_are_done_here(
     many: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     class Gone(Slot):
-        def submit(self, act: Any, what: Any) -> Any:
+        def submit(self, what: Any) -> Any:
             if way == "cannot open":
                 raise InputError("no")
-            future = super().submit(act, what)
+            future = super().submit(what)
             assert self._pid is not None
             os.kill(self._pid, signal.SIGKILL)
             return future
@@ -194,7 +194,7 @@ def test_failing_process_ends_only_its_own_share(monkeypatch: pytest.MonkeyPatch
 
 def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_stream(whole / "stream.yaml"), Store(whole))
-    checker = Checker(session, indexed=False, data=False).divide(torch.get_num_threads())()
+    check_all = Checker(session, indexed=False, data=False).divide(torch.get_num_threads()).opened(())
     found = iter(
         [
             TaskCheck(task="one", findings=(), how=how, largest_difference=0.0, seconds=0.0)
@@ -213,7 +213,7 @@ def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkey
     monkeypatch.setattr(whole_run, "check_task", check)
     torch.set_num_threads(3)
     try:
-        hows = [checker.check("one").how for _ in range(3)]
+        hows = [check_all([("one", True)])[0][0].how for _ in range(3)]
     finally:
         torch.set_num_threads(before)
     assert hows == ["digests and probe, bit for bit", "second", "third"]

@@ -14,7 +14,7 @@ from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStr
 from continual_petl.cli.commands.sweep import show
 from continual_petl.sweep import runner, sweep, trial
 from continual_petl.sweep.study import Outcome
-from continual_petl.sweep.trial import open_sweep, setup_of, try_here
+from continual_petl.sweep.trial import setup_of
 from tests.streams_in_code import stream, write_rows
 from tests.sweep.sweeps import TRAINING, ended, records, small_stream, small_sweep
 from tests.usual import few
@@ -103,10 +103,8 @@ def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
         sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", on_trial=on_trial)
     assert str(tmp_path / gone) in str(raised.value)
     assert ended(tmp_path / "sweep") == []
-    monkeypatch.setattr(trial, "_setup", None)
     setup = setup_of(tmp_path / "sweep", tasks.spec, small_sweep(trials=1), jobs=1)
-    assert open_sweep(setup) == ""
-    report = try_here("one/0000")
+    report = setup.opened(())("one/0000")
     assert (report.state, report.error) == ("failed", "InputError")
     (tmp_path / "away").rename(tmp_path / gone)
     assert sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep").num_left == 0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from continual_petl.engine.parallel import processes
+from continual_petl.engine.parallel.ray_workers import work_on_ray
 from continual_petl.engine.parallel.worker import Report
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.sweep import runner, sweep, trial
 from continual_petl.sweep.study import Outcome, Record
-from continual_petl.sweep.trial import open_sweep, setup_of, try_here, try_on_ray
+from continual_petl.sweep.trial import setup_of
 from tests.sweep.sweeps import GRID, small_stream, small_sweep, studies_of
 
 Folder = Callable[..., Path]
@@ -22,13 +24,10 @@ RECORD = Record(task="one", role="search", number=0, seed=3, settings=GRID[0], m
 
 
 @pytest.fixture
-def setup(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
+def setup(backbone_folder: Folder, tmp_path: Path) -> Any:
     sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path, minutes=0)
     studies_of(tmp_path).begin(RECORD)
-    setup = setup_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
-    assert open_sweep(setup) == ""
-    yield setup
-    trial._setup = None
+    return setup_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
 
 
 def test_cores_are_divided_between_workers(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -44,7 +43,7 @@ def test_cores_are_divided_between_workers(backbone_folder: Folder, tmp_path: Pa
 
 
 def test_worker_reports_the_outcome_of_its_trial(setup: Any) -> None:
-    report = try_here("one/0000")
+    report = setup.opened(())("one/0000")
     assert (report.task, report.state) == ("one/0000", "learned")
     outcome = runner._outcome(report)
     assert outcome.state == "complete"
@@ -65,12 +64,12 @@ def test_worker_errors_are_reported(
         raise error
 
     monkeypatch.setattr(trial, "carried_out", fail)
-    assert try_here("one/0000") == report
+    assert setup.opened(())("one/0000") == report
 
 
 def test_internal_error_is_reported_with_its_traceback(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "carried_out", lambda *_: 1 / 0)
-    report = try_here("one/0000")
+    report = setup.opened(())("one/0000")
     assert (report.state, report.error) == ("failed", "RuntimeError")
     assert "ZeroDivisionError" in report.message
 
@@ -89,8 +88,8 @@ def test_a_worker_that_was_stopped_ends_the_sweep() -> None:
 
 def test_worker_without_access_to_the_folder_reports_it(backbone_folder: Folder, tmp_path: Path) -> None:
     setup = setup_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
-    assert "sees no sweep folder here" in open_sweep(setup)
-    assert "sees no sweep folder here" in try_on_ray(setup, "sweep", "one/0000").message
+    assert "sees no sweep folder here" in processes._open(setup)
+    assert "sees no sweep folder here" in work_on_ray(setup, "sweep", "one/0000").message
 
 
 def test_conflicting_settings_fail_their_trial(setup: Any) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import signal
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from continual_petl.engine.parallel.processes import Slot, WorkerDied, fit_here
+from continual_petl.engine.parallel.processes import Slot, WorkerDied
 from continual_petl.engine.parallel.worker import Report, RunSetup
 from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import StopRequest
@@ -38,7 +39,7 @@ class LocalRanks:
     """
 
     def __init__(self, setup: RunSetup, world_size: int) -> None:
-        self._setup, self.world_size = setup, world_size
+        self._setup, self.world_size = replace(setup, shares_fits=True), world_size
         self._slots: list[Slot] = []
 
     def notice(self, plan: TaskPlan) -> str:
@@ -101,7 +102,7 @@ class LocalRanks:
             if not self._slots:
                 self._start()
             for slot in self._slots:
-                futures[slot.submit(fit_here, task)] = slot
+                futures[slot.submit(task)] = slot
             left = set(futures)
             while left:
                 ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)

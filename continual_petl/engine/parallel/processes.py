@@ -20,19 +20,17 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from continual_petl._process import pause_collection, resume_collection
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
-    from continual_petl.engine.parallel.worker import Report, RunSetup, Worker
+    from continual_petl.engine.session import ProcessSettings
 
-_What = TypeVar("_What")
-_Found = TypeVar("_Found")
 _OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
-_worker: Worker | None = None
-"""The worker, if this is a worker process."""
+_work: Callable[[Any], Any] | None = None
+"""What a worker process does with what it is given; None in any other process."""
 
 
 class WorkerDied(RuntimeError):
@@ -51,19 +49,12 @@ class Slot:
     """A slot for one worker process, which is started when needed, and restarted if it was killed.
 
     Args:
-        setup: describes the run to the process.
+        setup: opens, in the process, what it will work on.
         environment: environment variables of the process.
-        opening: opens the run in the process; returns an error message or an empty string. Default: opens a stream's run.
     """
 
-    def __init__(
-        self,
-        setup: Any,
-        environment: dict[str, str] | None = None,
-        *,
-        opening: Callable[[Any], str] | None = None,
-    ) -> None:
-        self._setup, self._environment, self._opening = setup, environment or {}, opening or _open
+    def __init__(self, setup: ProcessSettings, environment: dict[str, str] | None = None) -> None:
+        self._setup, self._environment = setup, environment or {}
         self._pool: ProcessPoolExecutor | None = None
         self._opened: Future[str] | None = None
         self._pid: int | None = None
@@ -85,7 +76,7 @@ class Slot:
         try:
             # Ask for the process id before torch is imported, so that a process can be ended even while it is still starting.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
-            self._opened = pool.submit(_opened, self._opening, self._setup)
+            self._opened = pool.submit(_open, self._setup)
         except (OSError, BrokenProcessPool) as error:
             pool.shutdown(wait=True, cancel_futures=True)
             raise WorkerDied(began=False) from error
@@ -95,8 +86,8 @@ class Slot:
         with suppress(BrokenProcessPool, CancelledError):
             self._pid = pid.result()
 
-    def submit(self, act: Callable[[_What], _Found], what: _What) -> Future[_Found]:
-        """Call a function in the process.
+    def submit(self, what: Any) -> Future[Any]:
+        """Give the process something to work on; see `ProcessSettings.opened`.
 
         Raises:
             WorkerDied: if it cannot be started, or was killed since the last call.
@@ -109,13 +100,13 @@ class Slot:
             problem = self._opened.result()
             if problem:
                 raise InputError(problem)
-            return self._pool.submit(act, what)
+            return self._pool.submit(_act, what)
         except (BrokenProcessPool, CancelledError) as error:
             began = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
             self.close()
             raise WorkerDied(began=began) from error
 
-    def result(self, future: Future[_Found]) -> _Found:
+    def result(self, future: Future[Any]) -> Any:
         """Wait for the result of `submit`.
 
         Raises:
@@ -147,35 +138,25 @@ class Processes:
     Args:
         setup: describes the run to the workers.
         jobs: number of processes.
-        opening: opens the run in a process; see `Slot`.
-        act: called in a process with what `learn` is given. Default: learns the task of this name.
     """
 
     retries = 2
 
-    def __init__(
-        self,
-        setup: Any,
-        jobs: int,
-        *,
-        opening: Callable[[Any], str] | None = None,
-        act: Callable[[Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, setup: ProcessSettings, jobs: int) -> None:
         self.jobs = jobs
-        self._act = act or learn_here
-        self._slots = [Slot(setup, opening=opening) for _ in range(jobs)]
+        self._slots = [Slot(setup) for _ in range(jobs)]
         self._free: SimpleQueue[Slot] = SimpleQueue()
         for slot in self._slots:
             self._free.put(slot)
         self.stopping = False
 
     def learn(self, task: Any) -> Any:
-        """Learn a task in a free process, and return its report; or do with it what ``act`` does."""
+        """Learn a task in a free process, and return its report; or whatever the setup opens for it."""
         slot = self._free.get()
         try:
             if self.stopping:
                 raise WorkerDied  # no new process is started for this task
-            future = slot.submit(self._act, task)
+            future = slot.submit(task)
             if self.stopping:
                 slot.signal(signal.SIGTERM)  # this process was still starting when the others were stopped
             return slot.result(future)
@@ -200,18 +181,6 @@ class Processes:
             slot.close()
 
 
-def learn_here(task: str) -> Report:
-    """Learn a task in this worker process."""
-    assert _worker is not None
-    return _worker.learn(task)
-
-
-def fit_here(task: str) -> Report:
-    """Take part in the fit of a task in this worker process."""
-    assert _worker is not None
-    return _worker.fit(task)
-
-
 def is_being_started() -> bool:
     """Return whether this process is still being started by another one, and is importing that process's script."""
     # Python itself uses this attribute to refuse to start processes during such an import.
@@ -230,24 +199,23 @@ def _begin(environment: dict[str, str]) -> None:
     pause_collection()
 
 
-def _opened(opening: Callable[[Any], str], setup: Any) -> str:
-    # To receive this call, the process has imported the modules of both arguments, which takes seconds.
+def _open(setup: ProcessSettings) -> str:
+    """Open in this worker process what it will work on; return an error message, or an empty string."""
+    global _work
+    # To receive this call, the process has imported the module of the setup, which takes seconds.
     resume_collection()
-    return opening(setup)
-
-
-def _open(setup: RunSetup) -> str:
-    """Open the run in this worker process; return an error message, or an empty string."""
-    global _worker
     try:
-        from continual_petl.engine.parallel.worker import Worker
-
-        _worker = Worker(setup, (signal.SIGTERM,))
+        _work = setup.opened((signal.SIGTERM,))
     except InputError as error:
         return str(error)
     except Exception as error:  # whatever it is, the run has to hear of it
         return f"a worker cannot open the run: {type(error).__name__}: {error}"
     return ""
+
+
+def _act(what: Any) -> Any:
+    assert _work is not None
+    return _work(what)
 
 
 def _end_with_the_parent() -> None:

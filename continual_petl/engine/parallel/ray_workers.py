@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.worker import Report, RunSetup, Worker
+from continual_petl.engine.parallel.worker import Report
 from continual_petl.engine.session import ProcessSettings
 from continual_petl.errors import InputError
 
 _MAX_RETRIES = 2
-_worker: Worker | None = None
-"""The worker, if this is a worker process."""
+_work: Callable[[Any], Any] | None = None
+"""What a worker process does with what it is given; None in any other process."""
 _run: str | None = None
-"""Unique name of the run that the worker belongs to."""
+"""Unique name of the run that it works for."""
 
 
 def check_ray() -> None:
@@ -59,19 +59,11 @@ class RayWorkers:
         setup: describes the run to the workers.
         jobs: number of tasks at once; None: as many as the cluster's CPUs allow, with as many threads each as this process.
         max_jobs: number of tasks to learn, which is an upper limit for ``jobs``.
-        act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
 
     retries = 0  # Ray itself retries
 
-    def __init__(
-        self,
-        setup: ProcessSettings,
-        jobs: int | None,
-        max_jobs: int,
-        *,
-        act: Callable[[Any, str, str], Report] | None = None,
-    ) -> None:
+    def __init__(self, setup: ProcessSettings, jobs: int | None, max_jobs: int) -> None:
         ray = self._ray = importlib.import_module("ray")
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -85,7 +77,7 @@ class RayWorkers:
         self._run = f"{os.getpid()} {id(self)}"
         gpus = 1 if ray.cluster_resources().get("GPU") and setup.spec.trainer.get("accelerator", "auto") != "cpu" else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MAX_RETRIES, retry_exceptions=False)
-        self._learn = remote(act or learn_on_ray)
+        self._learn = remote(work_on_ray)
         self._running: dict[str, Any] = {}
 
     def learn(self, task: str) -> Report:
@@ -127,13 +119,14 @@ class RayWorkers:
             self._ray.shutdown()
 
 
-def learn_on_ray(setup: RunSetup, run: str, task: str) -> Report:
-    """Learn a task in this Ray process; the backbone stays loaded for further tasks of the same run."""
-    global _worker, _run
-    if _worker is None or run != _run:
+def work_on_ray(setup: ProcessSettings, run: str, task: str) -> Report:
+    """Work on a task in this Ray process; what is open stays open for further tasks of the same run."""
+    global _work, _run
+    if _work is None or run != _run:
         try:
             # Ray cancels a task by raising KeyboardInterrupt, like Ctrl-C.
-            _worker, _run = Worker(setup, (signal.SIGINT, signal.SIGTERM)), run
+            _work, _run = setup.opened((signal.SIGINT, signal.SIGTERM)), run
         except InputError as error:
             return Report(task=task, state="failed", error="InputError", message=str(error))
-    return _worker.learn(task)
+    report: Report = _work(task)
+    return report

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import lightning as L
+from typing_extensions import override
 
 from continual_petl.callbacks import StreamCallback
 from continual_petl.engine.changed_settings import plan_again
@@ -59,6 +60,13 @@ class RunSetup(ProcessSettings):
     """Whether test splits are read."""
     discards_progress: bool = False
     """Whether saved progress may be discarded; see `Session`."""
+    shares_fits: bool = False
+    """Whether the process takes part in the fit of each task, instead of learning tasks of its own."""
+
+    @override
+    def opened(self, signals: tuple[int, ...]) -> Callable[[str], Report]:
+        worker = Worker(self, signals)
+        return worker.fit if self.shares_fits else worker.learn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import torch
+from typing_extensions import override
 
 from continual_petl._process import memory, num_cores
 from continual_petl.backbones.backbone import Backbone
@@ -114,8 +115,6 @@ _WORTH_S = 30.0
 """Other processes are started only if the remaining checks would take this process alone longer than this, in seconds."""
 _Chunk = list[tuple[str, bool]]
 """Names of tasks, each with whether its certificate continues the chain."""
-_checker: Checker | None = None
-"""The checker of a worker process; None in the process that verifies."""
 
 
 def _checked(checker: Checker, chunks: list[_Chunk], jobs: int | None, progress: OnProgress) -> list[TaskCheck]:
@@ -149,8 +148,8 @@ def _share(checker: Checker, chunks: dict[int, _Chunk], jobs: int, note: Callabl
 
     Another process that fails, for whatever reason, is not used again: its portion is checked here.
     """
-    make, unbegun = checker.divide(jobs), deque(chunks)
-    helpers = [Processes(make, 1, opening=_open, act=_check_here) for _ in range(jobs - 1)]
+    order, unbegun = checker.divide(jobs), deque(chunks)
+    helpers = [Processes(order, 1) for _ in range(jobs - 1)]
     num_helpers, answers = len(helpers), SimpleQueue[tuple[int, tuple[list[TaskCheck], bool] | None]]()
 
     def use(helper: Processes) -> None:
@@ -205,17 +204,6 @@ def _check_jobs(jobs: int | None) -> None:
         )
 
 
-def _open(make: Callable[[], Checker]) -> str:
-    global _checker
-    _checker = make()
-    return ""
-
-
-def _check_here(chunk: _Chunk) -> tuple[list[TaskCheck], bool]:
-    assert _checker is not None
-    return _checker.check_all(chunk), _checker.other_seed
-
-
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
@@ -232,13 +220,13 @@ class Order(ProcessSettings):
     share: int
     """Number of threads of each process while several processes check in parallel."""
 
-    def checker(self) -> Checker:
-        """Create the checker of a worker process."""
+    @override
+    def opened(self, signals: tuple[int, ...]) -> Callable[[_Chunk], tuple[list[TaskCheck], bool]]:
         self.enter("run", ".")
         session = Session(self.spec, Store(Path(self.folder)), consent=self.consent)
         checker = Checker(session, indexed=self.indexed, data=self.data)
         checker.share = self.share
-        return checker
+        return lambda chunk: (checker.check_all(chunk), checker.other_seed)
 
 
 class Checker:
@@ -273,12 +261,12 @@ class Checker:
         size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
         return max(1, min(num_cores(), memory() // 2 // int(size + _OVERHEAD)))
 
-    def divide(self, jobs: int) -> Callable[[], Checker]:
-        """Use only a share of the threads from now on, and return a function that makes a checker in another process."""
+    def divide(self, jobs: int) -> Order:
+        """Use only a share of the threads from now on, and return what other processes need to check as this one."""
         self.share = max(1, torch.get_num_threads() // jobs)
         session, consent = self._session, self._session.models.consent
         more = {"consent": consent, "indexed": self._indexed, "data": self._data, "share": self.share}
-        return Order.here(session.folder, session.spec, **more).checker
+        return Order.here(session.folder, session.spec, **more)
 
     def check_all(self, tasks: _Chunk) -> list[TaskCheck]:
         """Check several tasks; see `check`."""
