@@ -15,7 +15,6 @@ from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.engine.checks.preflight import find_problems
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import NO_CURVE, certifying_probe, commit_bank, scored
 from continual_petl.engine.task_run import Clock, TaskRun
@@ -78,7 +77,7 @@ def commit_adapter(
     """Commit an adapter as the next task of a run; see `continual_petl.import_adapter` and `ImportOptions`."""
     files = read_adapter(folder)
     store = open_store(run_dir)
-    with store.lock(wait=wait), listening() as request:
+    with store.lock(wait=wait):
         store.clean()
         check_stream(store)
         opened = Session(load_stream(store.stream_file), store, consent=remote_code)
@@ -92,17 +91,17 @@ def commit_adapter(
         spec, entry = _entry(opened.spec, imported, task, data, labels)
         session = Session(spec, opened.store)
         session.models.backbones.update(opened.models.backbones)
-        finish_committed(session, [], request, num_more=1)
-        if data is not None:
-            find_problems(session, [entry]).raise_all()
-        origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
-        ready = _with_rows if data is not None else _without_rows
-        learned = ready(session, entry, imported, origin, request)
-        session.store.write_backbone(learned.backbone)
-        seconds = commit_bank(session, learned)
-        if data is not None:
-            session.store.write_stream(dump_stream(without_unused_settings(spec.anchored())))
-        finish_task(session, task, [], seconds, request)
+        with session.learning():
+            finish_committed(session, num_more=1)
+            if data is not None:
+                find_problems(session, [entry]).raise_all()
+            origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
+            learned = (_without_rows if data is None else _with_rows)(session, entry, imported, origin)
+            session.store.write_backbone(learned.backbone)
+            seconds = commit_bank(session, learned)
+            if data is not None:
+                session.store.write_stream(dump_stream(without_unused_settings(spec.anchored())))
+            finish_task(session, task, seconds)
     return session
 
 
@@ -179,20 +178,16 @@ def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, pro
     return check_imported(imported, subject)[1]
 
 
-def _with_rows(
-    session: Session, entry: TaskSpec, imported: Imported, origin: Origin, request: StopRequest
-) -> TrainedBank:
+def _with_rows(session: Session, entry: TaskSpec, imported: Imported, origin: Origin) -> TrainedBank:
     """Return the bank with scores on its rows."""
-    run = TaskRun.begin(session, entry, (), request, learns=False)
+    run = TaskRun.begin(session, entry, learns=False)
     run.clock.lap("data")
     differing = _write(session, run.plan, run.bank, imported, certifying_probe(run))
     run.learner.eval()
     return scored(run, notices=(_notice(entry, origin), *differing), lost=run.data.remarks, origin=origin)
 
 
-def _without_rows(
-    session: Session, entry: TaskSpec, imported: Imported, origin: Origin, request: StopRequest
-) -> TrainedBank:
+def _without_rows(session: Session, entry: TaskSpec, imported: Imported, origin: Origin) -> TrainedBank:
     """Return the bank without scores."""
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
@@ -203,7 +198,7 @@ def _without_rows(
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)
     differing = _write(session, plan, bank, imported, probe)
-    request.stop_here(f"before task {plan.name!r} was committed", "starts over")
+    session.request.stop_here(f"before task {plan.name!r} was committed", "starts over")
     notice = f"{_notice(entry, origin)}; it was imported without rows, so its scores are not measured"
     record = LearnedTask.of(
         plan,

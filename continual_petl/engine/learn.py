@@ -25,7 +25,6 @@ from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
 from continual_petl.engine.parallel.scheduler import learn_in_parallel
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.resume import begin_replacing, end_replacing
@@ -105,13 +104,13 @@ def learn_tasks(
     """
     asked = _checked(stream, run_dir, options)
     pool, watching = Pool(asked["jobs"], asked["executor"]), watched(asked["callbacks"], asked["progress"])
-    with _opened(stream.spec, Path(run_dir), asked, only) as (session, request):
+    with _opened(stream.spec, Path(run_dir), asked, only) as session, session.learning(watching):
         pending, replaced = begin_replacing(session, asked["replace"])
         session.replacing, session.discards_progress = frozenset(pending), asked["discard_progress"]
         notices = (*replaced, *_notices(session, stream.spec, only), *pool.notices())
         _write_stream(session, stream.spec, pending)
-        with run_events(watching, session, notices):
-            _learn_all(session, asked_tasks(session, pending, only), watching, request, pool)
+        with run_events(session, notices):
+            _learn_all(session, asked_tasks(session, pending, only), pool)
         end_replacing(session.store)
     return session
 
@@ -148,23 +147,19 @@ def learn_into(folder: Path, tasks: Tasks, **options: Unpack[LearnOptions]) -> S
         return learn_tasks(stream, folder, only=[task.name], **options)
 
 
-def _learn_all(
-    session: Session, tasks: Sequence[TaskSpec], watching: list[L.Callback], request: StopRequest, pool: Pool
-) -> None:
+def _learn_all(session: Session, tasks: Sequence[TaskSpec], pool: Pool) -> None:
     """Learn tasks, after finishing those that a killed process had committed."""
-    fresh = _Fresh(watching)
-    finish_committed(session, watching, request, num_more=len(tasks))
+    fresh = _Fresh(session.callbacks)
+    finish_committed(session, num_more=len(tasks))
     if pool.is_elsewhere and tasks:
-        learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
+        learn_in_parallel(session, tasks, pool.opened(session, len(tasks)))
         return
-    with sharing(session, watching) as ranks:
+    with sharing(session) as ranks:
         for task in tasks:
             # Checked before training, so that training is not wasted: nothing is committed while an entry is missing.
             session.store.check_complete()
             fresh.restore()
-            seconds = learn_task(session, task, watching, request, ranks)
-            session.forget_split(task.name)
-            finish_task(session, task.name, watching, seconds, request)
+            finish_task(session, task.name, learn_task(session, task, ranks))
 
 
 def _checked(stream: TaskStream, run_dir: str | Path, options: LearnOptions) -> LearnOptions:
@@ -185,10 +180,8 @@ def _checked(stream: TaskStream, run_dir: str | Path, options: LearnOptions) -> 
 
 
 @contextmanager
-def _opened(
-    given: StreamSpec, run_dir: Path, asked: LearnOptions, only: Collection[str] | None
-) -> Iterator[tuple[Session, StopRequest]]:
-    """Open the run and perform the preflight checks; it is locked and catches signals inside the ``with`` block."""
+def _opened(given: StreamSpec, run_dir: Path, asked: LearnOptions, only: Collection[str] | None) -> Iterator[Session]:
+    """Open the run and perform the preflight checks; it is locked inside the ``with`` block."""
     spec = given.model_copy(update={"trainer": given.trainer | (asked["trainer"] or {})})
 
     def opened() -> Session:
@@ -200,13 +193,13 @@ def _opened(
     session = opened()
     seen = _state(session.store)
     # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
-    with session.store.lock(wait=asked["wait"] and not is_being_started()), listening() as request:
+    with session.store.lock(wait=asked["wait"] and not is_being_started()):
         if _state(session.store) != seen:
             # Another process has changed the run in the meantime, so its files have to be checked again.
             session = opened()
         session.store.clean()
         check_pinned(session)
-        yield session, request
+        yield session
 
 
 def _write_stream(session: Session, given: StreamSpec, replace: Collection[str]) -> None:
@@ -255,13 +248,12 @@ def watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Ca
 
 
 @contextmanager
-def run_events(callbacks: Sequence[L.Callback], session: Session, notices: tuple[str, ...]) -> Iterator[None]:
+def run_events(session: Session, notices: tuple[str, ...]) -> Iterator[None]:
     """Notify the callbacks when the run begins, and when it ends, for whatever reason."""
-    watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
     stopped: BaseException | None = None
     try:
-        session.notices = (*notices, *(notice for callback in watching for notice in callback.notices()))
-        for callback in watching:
+        session.notices = (*notices, *(notice for callback in session.observers for notice in callback.notices()))
+        for callback in session.observers:
             callback.on_run_start(session.watched)
         yield
     except BaseException as error:
@@ -269,7 +261,7 @@ def run_events(callbacks: Sequence[L.Callback], session: Session, notices: tuple
         raise
     finally:
         with ExitStack() as ends:  # all are notified, even if one of them raises
-            for callback in reversed(watching):
+            for callback in reversed(session.observers):
                 ends.callback(callback.on_run_end, session.watched, stopped)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +16,7 @@ import torch
 from continual_petl.backbones.auto_defaults import Fastest, fastest, resolve_precision, select_as
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
+from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_code import load_metric
 from continual_petl.kind_registry import import_kind, kind_of
@@ -29,7 +31,9 @@ from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from continual_petl.callbacks.base import WatchedRun
+    import lightning as L
+
+    from continual_petl.callbacks.base import StreamCallback, WatchedRun
     from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.preparation.checked_rows import Checked
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
@@ -125,6 +129,10 @@ class Session:
         """Notices about the run, for its callbacks."""
         self.num_new = 0
         """Number of tasks that the command learns, or finishes."""
+        self.callbacks: Sequence[L.Callback] = ()
+        """The callbacks of the command; see `learning`."""
+        self.request = StopRequest()
+        """The stop request of the command."""
         self.models = ModelCache(
             store, spec.backbone, consent=consent, resident_bytes=resident_bytes, trainer=spec.trainer
         )
@@ -145,6 +153,25 @@ class Session:
         from continual_petl.callbacks.base import WatchedRun  # imports Lightning, which predictions do not need
 
         return WatchedRun(store=self.store, stream=tuple(task.name for task in self.spec.tasks), notices=self.notices)
+
+    @contextmanager
+    def learning(
+        self, callbacks: Sequence[L.Callback] = (), *, first_of: Collection[int] | None = None
+    ) -> Iterator[StopRequest]:
+        """Give all steps inside the ``with`` block these callbacks and a stop request; see `listening`."""
+        with listening(first_of=first_of) as request:
+            self.callbacks, self.request = callbacks, request
+            try:
+                yield request
+            finally:
+                self.callbacks, self.request = (), StopRequest()
+
+    @property
+    def observers(self) -> list[StreamCallback]:
+        """The callbacks that observe the run and its tasks."""
+        from continual_petl.callbacks.base import StreamCallback  # imports Lightning, which predictions do not need
+
+        return [callback for callback in self.callbacks if isinstance(callback, StreamCallback)]
 
     def check_code(self) -> None:
         """Raise `InputError` if the stream requests code of the backbone or of a metric that the user has not allowed."""

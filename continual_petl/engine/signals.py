@@ -8,9 +8,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-import lightning as L
-from typing_extensions import override
-
 from continual_petl.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -58,22 +55,6 @@ class StopRequest:
         """
         if self.signal_number is not None:
             raise Interrupted(f"stopped {where}; the same command {again}", self.signal_number)
-
-
-class KeepSignals(L.Callback):
-    """Keep catching the signals while Lightning's Trainer runs.
-
-    The Trainer installs its own handler at the start of every fit; on SIGTERM it would end the process at the next batch,
-    validation included, whether or not the progress has been saved.
-    """
-
-    def __init__(self, request: StopRequest) -> None:
-        self._request = request
-
-    @override
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number, handler in self._request.handlers.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -34,9 +34,9 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.checks.other_banks import certified_parent, learned_bank
 from continual_petl.engine.scoring.evaluate import evaluate
-from continual_petl.engine.signals import KeepSignals, fitting
+from continual_petl.engine.signals import fitting
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.engine.trainers import fitting_trainer, quiet
+from continual_petl.engine.trainers import KeepSignals, fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.heads.metric_code import lowest
 from continual_petl.kind_registry import kind_of

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
-
-import lightning as L
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.device import staying
@@ -58,21 +56,11 @@ class TaskRun(TaskBank):
     data: TaskData
     learner: ContinualLearner
     """The learner, with the task's bank active; no other bank is in memory."""
-    callbacks: Sequence[L.Callback]
-    request: StopRequest
     clock: Clock
     _sums: dict[str, TaskSums] = field(default_factory=dict)
 
     @classmethod
-    def begin(
-        cls,
-        session: Session,
-        task: TaskSpec,
-        callbacks: Sequence[L.Callback],
-        request: StopRequest,
-        *,
-        learns: bool = True,
-    ) -> TaskRun:
+    def begin(cls, session: Session, task: TaskSpec, *, learns: bool = True) -> TaskRun:
         """Prepare a task's data, and activate a fresh bank for it; an imported bank learns nothing from the data."""
         clock = Clock()
         backbone, models = session.backbone(task), session.models
@@ -87,20 +75,17 @@ class TaskRun(TaskBank):
             reads=read_banks(session.store, plan, banks_read(session, plan)),
             tokenizer=models.tokenizer,
         )
-        return cls(
-            *(learner.backbone, plan, bank),
-            session=session,
-            data=data,
-            learner=learner,
-            callbacks=callbacks,
-            request=request,
-            clock=clock,
-        )
+        return cls(learner.backbone, plan, bank, session=session, data=data, learner=learner, clock=clock)
 
     @property
     def store(self) -> Store:
         """The run's store."""
         return self.session.store
+
+    @property
+    def request(self) -> StopRequest:
+        """The stop request of the command."""
+        return self.session.request
 
     @property
     def folder(self) -> Path:

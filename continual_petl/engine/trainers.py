@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import DDPStrategy
+from typing_extensions import override
 
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.engine.sharded import SHARDED, ShardedBackbone
+from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
@@ -103,6 +106,22 @@ def fitting_trainer(
             f"trainer: Lightning rejects {{{given}}}: {why}. Change the value, or leave the key out to use its default."
         ) from error
     return trainer
+
+
+class KeepSignals(L.Callback):
+    """Keep catching the signals while Lightning's Trainer runs.
+
+    The Trainer installs its own handler at the start of every fit; on SIGTERM it would end the process at the next batch,
+    validation included, whether or not the progress has been saved.
+    """
+
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number, handler in self._request.handlers.items():
+            signal.signal(number, handler)
 
 
 def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:

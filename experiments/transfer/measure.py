@@ -15,7 +15,6 @@ import lightning as L
 from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.start_from import comparable_sums, decide_start, is_whole
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.router.totals import totals_of
@@ -140,7 +139,7 @@ def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
     """
     session = Session(stream.spec, Store(folder))
     L.seed_everything(SEED, verbose=False)
-    run = TaskRun.begin(session, stream.spec.tasks[-1], [], StopRequest())
+    run = TaskRun.begin(session, stream.spec.tasks[-1])
     make_folder(run.folder)
     began = time.perf_counter()
     comparable_sums(run, totals_of(session.store))

@@ -105,8 +105,8 @@ def test_every_policy_detects_a_changed_bank_and_a_broken_chain(
 def test_files_lost_after_the_commit_are_detected(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure_and_steal(session: Any, task: str, request: Any) -> Any:
-        row = measure_row(session, task, request)
+    def measure_and_steal(session: Any, task: str) -> Any:
+        row = measure_row(session, task)
         if task == "two":
             shutil.rmtree(tmp_path / "run" / "banks" / "one")
         return row

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, fill_state_cache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.store.store import Store
@@ -29,7 +28,7 @@ class Open:
     """A session in which one task has been started, with a fresh bank."""
 
     def __init__(self, tasks: TaskStream, folder: Path) -> None:
-        self.run = TaskRun.begin(Session(tasks.spec, Store(folder)), tasks.spec.tasks[0], [], StopRequest())
+        self.run = TaskRun.begin(Session(tasks.spec, Store(folder)), tasks.spec.tasks[0])
         self.session, self.data = self.run.session, self.run.data
         self.plan, self.learner = self.run.plan, self.run.learner
 

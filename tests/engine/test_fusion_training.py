@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from continual_petl import ContinualLearner, Run, learn, load_backbone
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.engine.dry_run import dry_run
-from continual_petl.engine.parallel.worker import Worker, commit_staged, setup_of
+from continual_petl.engine.parallel.worker import commit_staged, setup_of
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.errors import InputError
@@ -99,10 +98,10 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     session = Session(tasks.spec, Store(parents))
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    report = Worker(setup_of(session, ()), ()).learn("f")
+    report = setup_of(session).opened(())("f")
     assert report.state == "learned", report.message
-    seconds = commit_staged(session, tasks.spec.tasks[2], report.notices, [], StopRequest())
-    finish_task(session, "f", [], seconds, StopRequest())
+    seconds = commit_staged(session, tasks.spec.tasks[2], report.notices)
+    finish_task(session, "f", seconds)
     # results.jsonl also records how many earlier certificates the callbacks verified, but there are no callbacks here.
     assert {k: v for k, v in files_of(parents).items() if k != "results"} == {
         k: v for k, v in files_of(fused_run).items() if k != "results"

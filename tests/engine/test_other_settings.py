@@ -16,7 +16,6 @@ from continual_petl import InputError, learn
 from continual_petl.engine.changed_settings import changed_settings, settings_that_differ
 from continual_petl.engine.parallel.worker import commit_staged, stage
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.engine.task.learn_task import learn_bank
 from continual_petl.engine.task.resume import begin_replacing, check_share, keep_or_discard
@@ -211,13 +210,13 @@ def test_worker_with_another_version_of_a_file_is_noticed(
     tasks = tasks_of(backbone, tasks={"two": {"bank": {"preset": "houlsby", "bottleneck": 4}}})
     session = Session(tasks.spec, Store(tmp_path))
     two = session.spec.tasks[1]
-    stage(session.store, learn_bank(session, two, [], StopRequest()))
+    stage(session.store, learn_bank(session, two))
     names.write_text('["yes", "no"]')
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(InputError, match=r"cannot be used, because labels.* changed"),
     ):
-        commit_staged(session, two, (), [], StopRequest())
+        commit_staged(session, two, ())
     assert "labels was ['no', 'yes'], is ['yes', 'no']" in caplog.text
     assert session.store.tasks == []
 

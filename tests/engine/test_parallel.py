@@ -10,9 +10,8 @@ import pytest
 
 from continual_petl import InputError, Run, learn
 from continual_petl.engine.parallel import worker as worker_module
-from continual_petl.engine.parallel.worker import Report, Worker, commit_staged, setup_of
+from continual_petl.engine.parallel.worker import Report, commit_staged, reported, setup_of
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task import learn_task
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.engine.task.state_cache import decide_state_cache
@@ -58,24 +57,23 @@ def test_staged_bank_is_committed_byte_for_byte(
     session = Session(tasks.spec, Store(tmp_path / "run"))
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    worker = Worker(setup_of(session, ()), ())
+    work = setup_of(session).opened(())
     with monkeypatch.context() as patch:
         patch.setattr(
             learn_task, "decide_state_cache", lambda *args, **more: (decide_state_cache(*args, **more)[0], ("told",))
         )
-        report = worker.learn("one")
+        report = work("one")
     assert report.state == "learned", report.message
     assert report.notices == ("told",)
-    request = StopRequest()
     if not alike:
         # This process pretends to run on a different processor from the worker's.
         other = {"processor": "another"}
         monkeypatch.setattr(
             worker_module, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
         )
-    seconds = commit_staged(session, tasks.spec.tasks[0], report.notices, [], request)
+    seconds = commit_staged(session, tasks.spec.tasks[0], report.notices)
     assert {"data", "train", "evaluate", "commit"} == set(seconds)
-    finish_task(session, "one", [], seconds, request)
+    finish_task(session, "one", seconds)
     assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")
     assert ("its rows are predicted again here" in caplog.text) is not alike
 
@@ -84,19 +82,18 @@ def test_worker_errors_are_sent_as_plain_values(backbone_folder: Folder, tmp_pat
     bad = task("one", num_rows=16, training={"learning_rate": 1e30, "gradient_clip": None})
     tasks = stream(backbone_folder(), [bad])
     session = Session(tasks.spec, Store(tmp_path / "run"))
-    setup = setup_of(session, ())
+    setup = setup_of(session)
     with pytest.raises(InputError, match="sees no run folder here"):
-        Worker(setup, ())
+        setup.opened(())
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    worker = Worker(setup, ())
     with pytest.raises(DivergedError, match="task 'one': learning diverged"):
-        worker.learn("one").raise_error()
+        setup.opened(())("one").raise_error()
     for kind in (StoreError, MemoryRanOutError, DivergedError, InputError):
 
-        def act(request: StopRequest, kind: type[Exception] = kind) -> Report:
+        def act(kind: type[Exception] = kind) -> Report:
             raise kind("what to do")
 
         with pytest.raises(kind, match="what to do") as raised:
-            worker._reported("one", act).raise_error()
+            reported("one", "task 'one'", act).raise_error()
         assert raised.type is kind

@@ -101,7 +101,7 @@ def test_no_worker_is_started_after_a_stop() -> None:
 
 def test_worker_reports_why_it_cannot_start(backbone_folder: Folder, tmp_path: Path) -> None:
     session = Session(stream(backbone_folder(), [task("one")]).spec, Store(tmp_path / "run"))
-    assert "sees no run folder here" in processes._open(setup_of(session, ()))
+    assert "sees no run folder here" in processes._open(setup_of(session))
     assert "a worker cannot open the run: AttributeError: " in processes._open(NO_BRIEF)
 
 

@@ -83,7 +83,7 @@ def seen(folder: Path, task: str, what: str) -> list[list[Any]]:
 
 def told(tmp_path: Path, backbone: Path) -> LocalRanks:
     session = Session(stream(backbone, TASKS[:1]).spec, Store(tmp_path / "run"))
-    return LocalRanks(setup_of(session, ()), 2)
+    return LocalRanks(setup_of(session), 2)
 
 
 def test_different_banks_across_ranks_are_an_error(

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import EventLines, Progress, WatchedRun, WatchedTask
-from continual_petl.engine.parallel.worker import Worker, setup_of
+from continual_petl.engine.parallel.worker import setup_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import Interrupted, StoreError
@@ -90,8 +91,7 @@ def test_training_time_counts_all_starts_without_changing_saved_bytes(half: Half
 
 def test_worker_counts_earlier_starts(half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
-    worker = Worker(setup_of(Session(half.tasks.spec, Store(run)), ()), ())
-    report = worker.learn("one")
+    report = setup_of(Session(half.tasks.spec, Store(run))).opened(())("one")
     assert report.notices == ("task 'one': resumes at step 8 of 10",)
     assert LONG < trained(run / ONE / "learned") < 2 * LONG
 
@@ -99,7 +99,8 @@ def test_worker_counts_earlier_starts(half: Half, tmp_path: Path) -> None:
 def test_ddp_processes_count_earlier_starts(half: Half, tmp_path: Path) -> None:
     """Each process that fits a task records the training time of all starts."""
     run = half.copy(tmp_path / "run")
-    report = Worker(setup_of(Session(half.tasks.spec, Store(run)), ()), ()).fit("one")
+    setup = setup_of(Session(half.tasks.spec, Store(run)))
+    report = replace(setup, shares_fits=True).opened(())("one")
     assert report.state == "learned", report.message
     found = place_of(run / ONE)
     assert found is not None

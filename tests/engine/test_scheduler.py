@@ -81,14 +81,14 @@ class Committed(list[str]):
             store=SimpleNamespace(write_backbone=lambda backbone: None),
             backbone=lambda task: None,
             bank=lambda task: spec.resolved_bank(task),
-            forget_split=lambda task: None,
+            request=StopRequest(),
         )
-        self.request = StopRequest()
+        self.request: StopRequest = self.session.request
         monkeypatch.setattr(scheduler, "commit_staged", lambda session, task, *rest: self.append(task.name))
         monkeypatch.setattr(scheduler, "finish_task", lambda *rest: None)
 
     def learn(self, elsewhere: Told) -> None:
-        learn_in_parallel(self.session, self.session.spec.tasks, [], self.request, elsewhere)
+        learn_in_parallel(self.session, self.session.spec.tasks, elsewhere)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import torch
 from continual_petl import Run, forget, learn
 from continual_petl.digests import tensor_digests
 from continual_petl.engine import start_from
-from continual_petl.engine.signals import KeepSignals
 from continual_petl.engine.start_from import combine
+from continual_petl.engine.trainers import KeepSignals
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
 from continual_petl.heads.metric_code import lowest
 from continual_petl.kind_registry import find_kind

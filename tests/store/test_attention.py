@@ -29,7 +29,6 @@ from continual_petl.cli.main import main
 from continual_petl.engine.parallel.worker import commit_staged, setup_of, stage
 from continual_petl.engine.scoring.result_row import _measure
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import learn_bank
 from continual_petl.engine.task.state_cache import fill_state_cache
 from continual_petl.errors import Interrupted
@@ -192,16 +191,16 @@ def test_worker_on_another_kind_of_machine_uses_the_attention_of_the_run(
     (folder / "stream.yaml").write_text("")
     with auto("sdpa", "eager"):
         head = Session(tasks.spec, Store(folder))
-        setup = setup_of(head, ())
+        setup = setup_of(head)
     try:
         with auto("eager", "eager"):
             setup.enter("run", "stream.yaml")
             worker = Session(tasks.spec, Store(folder))
-            stage(worker.store, learn_bank(worker, tasks.spec.tasks[0], [], StopRequest()))
+            stage(worker.store, learn_bank(worker, tasks.spec.tasks[0]))
     finally:
         select_as(None)
     with auto("sdpa", "eager"), passes() as seen:
-        commit_staged(head, tasks.spec.tasks[0], (), [], StopRequest())
+        commit_staged(head, tasks.spec.tasks[0], ())
     assert not any(fitted for fitted, _ in seen)
     certificate = head.store.certificate("one")
     assert (certificate.environment.attention, certificate.training_attention) == ("sdpa", "eager")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Literal, get_args
 
-import lightning as L
 import torch
 
 from continual_petl.engine.parallel.ddp import LocalRanks
@@ -79,36 +78,36 @@ class Pool:
                 "supports only one of the two. Write trainer: {devices: 1}, or leave out jobs and executor."
             )
 
-    def opened(self, session: Session, callbacks: Sequence[L.Callback], max_jobs: int) -> Workers:
+    def opened(self, session: Session, max_jobs: int) -> Workers:
         """Return the workers, at most one per task.
 
         Raises:
             InputError: if each task itself needs several processes, or an object given in Python cannot be pickled.
         """
         self.check(session)
-        setup = _sendable(session, callbacks)
+        setup = _sendable(session)
         if self._executor == "ray":
             return RayWorkers(setup, self._jobs, max_jobs)
         return Processes(setup, min(self._jobs or 1, max(max_jobs, 1)))
 
 
 @contextmanager
-def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks | None]:
+def sharing(session: Session) -> Iterator[Ranks | None]:
     """Yield the processes that share the fit of each task, or None if one process is enough."""
     world_size = num_processes(session.spec)
     if world_size == 1:
         yield None
         return
-    ranks = LocalRanks(_sendable(session, callbacks), world_size)
+    ranks = LocalRanks(_sendable(session), world_size)
     try:
         yield ranks
     finally:
         ranks.close()
 
 
-def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> RunSetup:
+def _sendable(session: Session) -> RunSetup:
     """Return what workers need to know, or raise `InputError` naming the object that cannot be sent to them."""
-    setup = setup_of(session, tuple(callbacks))
+    setup = setup_of(session)
     given = [(f"callback {type(callback).__name__}", callback) for callback in setup.callbacks]
     given += [(f"trainer.{key}", value) for key, value in setup.spec.trainer.items()]
     for what, value in [*given, ("the stream", setup.spec)]:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
-import lightning as L
-
 from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.engine.parallel.processes import WorkerDied
 from continual_petl.engine.parallel.worker import Report, commit_staged
@@ -55,13 +53,7 @@ class Workers(Protocol):
         """Release all workers; they must be idle."""
 
 
-def learn_in_parallel(
-    session: Session,
-    tasks: Sequence[TaskSpec],
-    callbacks: Sequence[L.Callback],
-    request: StopRequest,
-    workers: Workers,
-) -> None:
+def learn_in_parallel(session: Session, tasks: Sequence[TaskSpec], workers: Workers) -> None:
     """Learn tasks in workers, and commit each one here once all tasks before it in the stream have been committed.
 
     A failed task is reported when its turn comes, after all tasks before it have been committed, as in a sequential run. The
@@ -81,11 +73,9 @@ def learn_in_parallel(
                 for each in tasks[number:]:
                     if each.name not in reports and needs[each.name] <= committed:
                         reports[each.name] = threads.submit(persisted, workers, each.name)
-                report = _awaited(reports[task.name], task.name, request)
+                report = _awaited(reports[task.name], task.name, session.request)
                 report.raise_error()
-                seconds = commit_staged(session, task, report.notices, callbacks, request)
-                session.forget_split(task.name)
-                finish_task(session, task.name, callbacks, seconds, request)
+                finish_task(session, task.name, commit_staged(session, task, report.notices))
         except KeyboardInterrupt:
             workers.kill()
             raise

@@ -13,8 +13,9 @@ import logging
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,6 @@ from typing_extensions import override
 from continual_petl.callbacks import StreamCallback
 from continual_petl.engine.changed_settings import plan_again
 from continual_petl.engine.session import ProcessSettings, Session
-from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.learn_task import commit_bank, fit_share, learn_bank, learn_task, notify_start
 from continual_petl.errors import (
     DivergedError,
@@ -65,8 +65,16 @@ class RunSetup(ProcessSettings):
 
     @override
     def opened(self, signals: tuple[int, ...]) -> Callable[[str], Report]:
-        worker = Worker(self, signals)
-        return worker.fit if self.shares_fits else worker.learn
+        """Open the run in this process, whose backbone then stays loaded from task to task."""
+        self.enter("run", "stream.yaml")
+        session = Session(self.spec, Store(Path(self.folder)), reads_test=self.reads_test)
+        session.discards_progress = self.discards_progress
+
+        def work(task: str) -> Report:
+            with session.learning(copy.deepcopy(self.callbacks), first_of=signals):
+                return (_fitted if self.shares_fits else _learned)(session, task)
+
+        return lambda task: reported(task, f"task {task!r}", partial(work, task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +99,13 @@ class Report:
         raise _ERRORS.get(self.error, RuntimeError)(self.message)
 
 
-def setup_of(session: Session, callbacks: tuple[L.Callback, ...]) -> RunSetup:
+def setup_of(session: Session) -> RunSetup:
     """Return everything that workers need to know to learn as this process would.
 
-    Args:
-        session: the run.
-        callbacks: the callbacks. A `StreamCallback` is not sent; its `for_worker` returns the callback to send instead.
+    A `StreamCallback` is not sent; its `for_worker` returns the callback to send instead.
     """
-    sent = [callback.for_worker() if isinstance(callback, StreamCallback) else callback for callback in callbacks]
+    given = session.callbacks
+    sent = [callback.for_worker() if isinstance(callback, StreamCallback) else callback for callback in given]
     return RunSetup.here(
         session.folder,
         session.spec,
@@ -108,48 +115,16 @@ def setup_of(session: Session, callbacks: tuple[L.Callback, ...]) -> RunSetup:
     )
 
 
-class Worker:
-    """A worker's open run; the backbone stays loaded from task to task.
+def _learned(session: Session, task: str) -> Report:
+    """Learn a task and stage its bank in its progress folder, ready to be committed."""
+    learned = learn_bank(session, session.task(task))
+    stage(session.store, learned)
+    return Report(task=task, state="learned", notices=learned.lost)
 
-    Args:
-        setup: describes the run to the workers.
-        signals: the signals that ask the worker to stop.
-    """
 
-    def __init__(self, setup: RunSetup, signals: tuple[int, ...]) -> None:
-        setup.enter("run", "stream.yaml")
-        self._setup, self._signals = setup, signals
-        self._session = Session(setup.spec, Store(Path(setup.folder)), reads_test=setup.reads_test)
-        self._session.discards_progress = setup.discards_progress
-
-    def learn(self, task: str) -> Report:
-        """Learn a task and stage its bank in its progress folder, ready to be committed."""
-
-        def act(request: StopRequest) -> Report:
-            learned = learn_bank(self._session, self._session.task(task), self._callbacks(), request)
-            stage(self._session.store, learned)
-            return Report(task=task, state="learned", notices=learned.lost)
-
-        return self._reported(task, act)
-
-    def fit(self, task: str) -> Report:
-        """Take part in the fit of a task; the environment determines this process's rank."""
-
-        def act(request: StopRequest) -> Report:
-            digest = fit_share(self._session, self._session.task(task), self._callbacks(), request)
-            return Report(task=task, state="learned", digest=digest)
-
-        return self._reported(task, act)
-
-    def _callbacks(self) -> list[L.Callback]:
-        return copy.deepcopy(list(self._setup.callbacks))
-
-    def _reported(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
-        def stoppable() -> Report:
-            with listening(first_of=self._signals) as request:
-                return act(request)
-
-        return reported(task, f"task {task!r}", stoppable)
+def _fitted(session: Session, task: str) -> Report:
+    """Take part in the fit of a task; the environment determines this process's rank."""
+    return Report(task=task, state="learned", digest=fit_share(session, session.task(task)))
 
 
 def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
@@ -185,9 +160,7 @@ def stage(store: Store, learned: TrainedBank) -> None:
     staged.append_results([TaskLine(task=task, index=0, certificate=seal, seconds=seconds)])
 
 
-def commit_staged(
-    session: Session, task: TaskSpec, lost: tuple[str, ...], callbacks: Sequence[L.Callback], request: StopRequest
-) -> dict[str, float]:
+def commit_staged(session: Session, task: TaskSpec, lost: tuple[str, ...]) -> dict[str, float]:
     """Commit the bank that a worker staged.
 
     On a different processor or with different software, a worker may have computed outputs whose bits differ from those of
@@ -216,9 +189,9 @@ def commit_staged(
             "again here.",
             task.name, "; ".join(differences),
         )  # fmt: skip
-        return learn_task(session, task, callbacks, request)
+        return learn_task(session, task)
     probe, _ = certified_probe(staged, task.name)
-    notify_start(session, task.name, callbacks, (*certificate.notices, *lost))
+    notify_start(session, task.name, (*certificate.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     learned = TrainedBank(
         plan=certificate,

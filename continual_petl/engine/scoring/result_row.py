@@ -9,7 +9,6 @@ import torch
 from continual_petl.engine.scoring.evaluate import certified_rows, evaluate, predicting
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import ForgettingError, InputError, named_tasks
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
@@ -46,7 +45,7 @@ class Row(NamedTuple):
     """Earlier tasks whose certificates were checked for this row."""
 
 
-def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
+def measure_row(session: Session, after: str) -> Row:
     """Return the row of R after learning a task.
 
     Except with ``evaluate: all``, the cost is bounded: of many earlier tasks with their own banks, only a sample is measured
@@ -70,8 +69,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         task = link.task
         if task != after and task not in measured | certified | unread:
             continue
-        if request is not None:
-            request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
+        session.request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
         certificate = store.certificate(task)
         value, status = certificate.score, _MEASURED
         if task in measured and certificate.is_measured:
@@ -93,7 +91,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
     # In a long run, a row often measures only the new task, for which the router is not recomputed.
-    routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
+    routed, low = routed_cells(session, own) if len(own) > 1 or index == 0 else ((), [])
     skipped = dict.fromkeys(sorted(unread - left.keys()), "this run does not read test splits")
     notices = [
         *_not_measured_again(skipped, "R has no score for them."),

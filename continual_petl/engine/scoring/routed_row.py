@@ -15,7 +15,6 @@ import numpy as np
 
 from continual_petl.engine.scoring.evaluate import certified_rows
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
 from continual_petl.predictor.predictor import Predictor
@@ -56,16 +55,13 @@ class RoutedRows:
 _kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDictionary()
 
 
-def routed_cells(
-    session: Session, tasks: Iterable[str], request: StopRequest | None = None
-) -> tuple[tuple[RoutedCell, ...], list[str]]:
+def routed_cells(session: Session, tasks: Iterable[str]) -> tuple[tuple[RoutedCell, ...], list[str]]:
     """Return how the given tasks' rows are routed now, and notices for the user; nothing if no task has routing statistics.
 
     Args:
         session: the run.
         tasks: learned tasks, the newest one last; those whose rows are not available, or that stored no routing statistics,
             are left out.
-        request: the stop request.
 
     Raises:
         Interrupted: between two tasks, if a stop was requested.
@@ -80,8 +76,7 @@ def routed_cells(
         return (), [f"rows without a task name were not evaluated: {error}"]
     cells = []
     for task, certificate in certificates.items():
-        if request is not None:
-            request.stop_here(f"while rows of task {task!r} were being routed; the task is committed")
+        session.request.stop_here(f"while rows of task {task!r} were being routed; the task is committed")
         if (rows := _rows(session, certificate)) is not None:
             cells.append(_cell(session, finder, certificate, rows))
     return tuple(cells), [notice for cell in cells[-1:] if cell.task == tasks[-1] for notice in _low(cell)]

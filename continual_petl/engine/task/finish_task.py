@@ -12,12 +12,11 @@ from typing import get_args
 
 import lightning as L
 
-from continual_petl.callbacks import StreamCallback, WatchedTask
+from continual_petl.callbacks import WatchedTask
 from continual_petl.callbacks.no_forgetting import NoForgetting, Policy, raise_if_changed
 from continual_petl.engine.scoring.evaluate import check_rows
 from continual_petl.engine.scoring.result_row import Row, measure_row
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import ForgettingError
 from continual_petl.exchange.expressible import announced
 from continual_petl.router.totals import keep_totals
@@ -29,13 +28,11 @@ from continual_petl.store.folder.results_file import MeasuredScore, RowLine, Tas
 from continual_petl.store.verify.certificate import check_task, rotating
 
 
-def finish_committed(session: Session, callbacks: Sequence[L.Callback], request: StopRequest, *, num_more: int) -> None:
+def finish_committed(session: Session, *, num_more: int) -> None:
     """Finish tasks whose process was killed after their commit.
 
     Args:
         session: the run.
-        callbacks: the callbacks.
-        request: the stop request.
         num_more: number of tasks that will be learned after these.
     """
     links, lines = session.store.links(), session.store.results()
@@ -43,25 +40,16 @@ def finish_committed(session: Session, callbacks: Sequence[L.Callback], request:
     session.num_new = len(committed) + num_more
     for name in committed:
         trained = seconds_so_far(session.store.progress_folder(name))
-        finish_task(session, name, callbacks, {"train": trained} if trained else {}, request, rows.get(name))
+        finish_task(session, name, {"train": trained} if trained else {}, rows.get(name))
 
 
-def finish_task(
-    session: Session,
-    task: str,
-    callbacks: Sequence[L.Callback],
-    seconds: dict[str, float],
-    request: StopRequest,
-    row: RowLine | None = None,
-) -> None:
+def finish_task(session: Session, task: str, seconds: dict[str, float], row: RowLine | None = None) -> None:
     """Measure a committed task's row of R, pass the gate, run the callbacks, and record that the task is done.
 
     Args:
         session: the run.
         task: the committed task.
-        callbacks: the callbacks.
         seconds: the time spent so far, by phase.
-        request: the stop request.
         row: the task's row, if results.jsonl already has it because an earlier run ended before the task was finished. It is
             measured again, since the gate or a callback may have rejected it, but written again only if it differs.
 
@@ -69,13 +57,14 @@ def finish_task(
         ForgettingError: if anything learned before has changed; see `pass_gate`.
         Interrupted: if a stop was requested; the next run completes the row first.
     """
+    request, store = session.request, session.store
     request.stop_here(f"after task {task!r} was committed, before its row was measured")
     start = time.perf_counter()
-    store, new = session.store, measure_row(session, task, request)
+    new = measure_row(session, task)
     if new.line != row:
         store.append_results([new.line])
     measured = time.perf_counter()
-    checks, num_checks = pass_gate(session, task, new, callbacks)
+    checks, num_checks = pass_gate(session, task, new)
     learned = WatchedTask(
         name=task,
         index=store.tasks.index(task),
@@ -86,9 +75,8 @@ def finish_task(
         checks=checks,
         num_checks=num_checks,
     )
-    for callback in callbacks:
-        if isinstance(callback, StreamCallback):
-            callback.on_task_end(session.watched, learned)
+    for callback in session.observers:
+        callback.on_task_end(session.watched, learned)
     # The folder is removed only now: it holds the training time, which would be lost if the run ended before this point.
     remove_folder(store.progress_folder(task))
     store.append_results([_done(session, learned)])
@@ -122,16 +110,15 @@ def watching_fit(callbacks: Sequence[L.Callback]) -> list[L.Callback]:
     return [*callbacks] if watched else [*callbacks, NoForgetting()]
 
 
-def pass_gate(
-    session: Session, task: str, row: Row, callbacks: Sequence[L.Callback]
-) -> tuple[tuple[TaskCheck, ...], dict[str, int]]:
+def pass_gate(session: Session, task: str, row: Row) -> tuple[tuple[TaskCheck, ...], dict[str, int]]:
     """Check the chain, earlier certificates and the re-measured scores after a task; shared banks are left out.
+
+    The strictest `NoForgetting` among the callbacks decides how much is checked.
 
     Args:
         session: the run.
         task: the task that was committed last.
         row: its row of R; the certificates that were checked for it are not checked again.
-        callbacks: the callbacks; the strictest `NoForgetting` decides how much is checked.
 
     Returns:
         The checks of earlier certificates, and their number by depth: digests, probe, full.
@@ -140,7 +127,7 @@ def pass_gate(
         ForgettingError: if anything has changed.
     """
     store, models = session.store, session.models
-    gates = [callback for callback in callbacks if isinstance(callback, NoForgetting)] or [NoForgetting()]
+    gates = [callback for callback in session.callbacks if isinstance(callback, NoForgetting)] or [NoForgetting()]
     policy: Policy = max((gate.policy for gate in gates), key=get_args(Policy).index)
     if problems := store.problems():
         raise ForgettingError(" ".join(problems))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from typing_extensions import override
 
 from continual_petl.backbones.attention_switch import attend_as
 from continual_petl.banks.bank import Bank
-from continual_petl.callbacks import StreamCallback, WatchedTask
+from continual_petl.callbacks import WatchedTask
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.checks.other_banks import banks_read, parents_of
 from continual_petl.engine.scoring.evaluate import answered, outputs_of, score
 from continual_petl.engine.session import Session
 from continual_petl.engine.sharded import SHARDED
-from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
+from continual_petl.engine.signals import fitting
 from continual_petl.engine.start_from import decide_start
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.finish_task import watching_fit
@@ -30,7 +30,7 @@ from continual_petl.engine.task.learning_curve import LearningCurve
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
-from continual_petl.engine.trainers import fitting_trainer, partly_validated, quiet
+from continual_petl.engine.trainers import KeepSignals, fitting_trainer, partly_validated, quiet
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.certificate import LearnedTask
@@ -42,45 +42,32 @@ from continual_petl.store.verify.probe import make_probe, probe_of_rows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
-def learn_task(
-    session: Session,
-    task: TaskSpec,
-    callbacks: Sequence[L.Callback],
-    request: StopRequest,
-    ranks: Ranks | None = None,
-) -> dict[str, float]:
+def learn_task(session: Session, task: TaskSpec, ranks: Ranks | None = None) -> dict[str, float]:
     """Learn a task and commit its bank, which replaces the old one if the task is being learned again.
 
     Args:
         session: the run.
         task: the task to learn.
-        callbacks: the callbacks.
-        request: the stop request.
         ranks: the processes that share the fit, if the stream's ``trainer`` asks for several.
 
     Returns:
         Seconds spent on data, training, evaluation and commit.
     """
-    return commit_bank(session, learn_bank(session, task, callbacks, request, ranks))
+    return commit_bank(session, learn_bank(session, task, ranks))
 
 
 def commit_bank(session: Session, learned: TrainedBank) -> dict[str, float]:
     """Commit a learned bank, which replaces the old one if the task was learned again; return the seconds by phase."""
     clock, store, task = Clock(), session.store, learned.plan.task
     commit_task(store, learned, replaces=task in session.replacing and store.has(task))
+    session.forget_split(task)
     clock.lap("commit")
     return {**learned.seconds, **clock.laps}
 
 
-def learn_bank(
-    session: Session,
-    task: TaskSpec,
-    callbacks: Sequence[L.Callback],
-    request: StopRequest,
-    ranks: Ranks | None = None,
-) -> TrainedBank:
+def learn_bank(session: Session, task: TaskSpec, ranks: Ranks | None = None) -> TrainedBank:
     """Learn a task and score its bank; only its progress is written. See `learn_task`."""
-    run = TaskRun.begin(session, task, callbacks, request)
+    run = TaskRun.begin(session, task)
     plan, data, clock = run.plan, run.data, run.clock
     run.store.write_backbone(run.backbone)
     num_processes = 1 if ranks is None else ranks.world_size
@@ -88,7 +75,7 @@ def learn_bank(
     dropped = keep_or_discard(run, "off" if cache is None else cache.in_words)
     clock.lap("data")
     clock.credit("train", seconds_so_far(run.folder))
-    request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
+    run.request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
     if (start := decide_start(run)) is not None:
         clock.lap("start")
@@ -96,13 +83,13 @@ def learn_bank(
     num_batches = -(-len(session.loaders(data, plan.training).val_dataloader()) // num_processes)
     partly = partly_validated(plan, session.spec.trainer, num_batches)
     lost = (*data.remarks, *dropped, *cache_notices, *partly)
-    notify_start(session, plan.name, callbacks, (*data.notices, *lost))
+    notify_start(session, plan.name, (*data.notices, *lost))
     if ranks is None:
         with open_state_cache(run, cache):
             _fit(run, cache)
         _select(run)
     else:
-        ranks.fit(plan.name, request)
+        ranks.fit(plan.name, run.request)
         _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
     curve, parents = curve_of(run.folder), parents_of(session, plan) if start is None else start.taken.parents
@@ -172,7 +159,7 @@ def scored(
     return learned
 
 
-def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> str:
+def fit_share(session: Session, task: TaskSpec) -> str:
     """Fit a task as one of several Lightning processes; the first one saves the bank at the end of the fit.
 
     Returns:
@@ -181,7 +168,7 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
     Raises:
         InputError: if this process does not learn what the one that started it does; see `check_share`.
     """
-    run = TaskRun.begin(session, task, callbacks, request)
+    run = TaskRun.begin(session, task)
     check_share(run)
     decide_start(run)  # already decided by the process that started this one
     run.clock.credit("train", seconds_so_far(run.folder))
@@ -192,12 +179,11 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
     return combined_digest(tensor_digests(tensors))
 
 
-def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
+def notify_start(session: Session, task: str, notices: tuple[str, ...]) -> None:
     """Notify the callbacks that a task begins."""
     begun = WatchedTask(name=task, index=len([name for name in session.store.tasks if name != task]), notices=notices)
-    for callback in callbacks:
-        if isinstance(callback, StreamCallback):
-            callback.on_task_start(session.watched, begun)
+    for callback in session.observers:
+        callback.on_task_start(session.watched, begun)
 
 
 def _predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
@@ -247,7 +233,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     module.frozen = cache
     module.together = session.spec.trainer.get("strategy") == SHARDED
     with quiet(), restoring(last):
-        callbacks = [*watching_fit(run.callbacks), LearningCurve(run.folder), checkpoint, KeepSignals(request)]
+        callbacks = [*watching_fit(session.callbacks), LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
         if training.patience is not None:
             # An undefined score (of constant predictions) counts as no improvement; a diverged loss is detected elsewhere.

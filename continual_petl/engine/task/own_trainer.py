@@ -16,7 +16,6 @@ from continual_petl.engine.checks.mistakes import Problems
 from continual_petl.engine.checks.other_banks import parents_of
 from continual_petl.engine.checks.preflight import check_session, protocol_problems
 from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import check_finite, commit_bank, scored
 from continual_petl.engine.task_run import Clock, TaskRun
@@ -45,17 +44,17 @@ def commit_trained(learner: ContinualLearner, data: TaskDataModule, run_dir: str
             f"read with {fit.stream.spec.defaults}: write defaults: {session.spec.defaults} in the stream, and train again."
         )
     before, max_length = learner.model.device, session.spec.backbone.max_length or learner.backbone.max_length
-    with store.lock(wait=wait), listening() as request, attending(learner.backbone, learner.backbone.attention):
+    with store.lock(wait=wait), session.learning(), attending(learner.backbone, learner.backbone.attention):
         try:
             store.clean()
             session.models.adopt(replace(learner.backbone, max_length=max_length))
-            finish_committed(session, [], request, num_more=1)
+            finish_committed(session, num_more=1)
             _check_new(session, data, fit)
             # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
             store.write_stream(dump_stream(without_unused_settings(fit.stream.spec.anchored())))
             store.write_backbone(session.models.backbones[learner.backbone.precision])
-            learned = _certified(session, learner, data, fit, request)
-            finish_task(session, task.name, [], commit_bank(session, learned), request)
+            learned = _certified(session, learner, data, fit)
+            finish_task(session, task.name, commit_bank(session, learned))
         finally:
             learner.to(before)
 
@@ -146,9 +145,7 @@ def _as_trained(plan: TaskPlan, fit: Fit) -> TaskPlan:
     return plan.model_copy(update={"training": plan.training.model_copy(update=had)})
 
 
-def _certified(
-    session: Session, learner: ContinualLearner, data: TaskDataModule, fit: Fit, request: StopRequest
-) -> TrainedBank:
+def _certified(session: Session, learner: ContinualLearner, data: TaskDataModule, fit: Fit) -> TrainedBank:
     """Fold and score the bank, and return it with everything that its certificate records."""
     plan = _as_trained(learner.plans[data.data.task.name], fit)
     bank, models = learner.bank(plan.name), session.models
@@ -160,15 +157,7 @@ def _certified(
     own = models.learner(learner.backbone.precision)
     own.add_bank(plan, bank, tokenizer=models.tokenizer)
     own.eval()
-    run = TaskRun(
-        *(own.backbone, plan, bank),
-        session=session,
-        data=data.data,
-        learner=own,
-        callbacks=(),
-        request=request,
-        clock=Clock(),
-    )
+    run = TaskRun(own.backbone, plan, bank, session=session, data=data.data, learner=own, clock=Clock())
     did = f"{counted(fit.steps, 'step')}, precision {fit.precision}"
     did += f", {fit.num_processes} processes" if fit.num_processes > 1 else ""
     origin = Origin(format="trainer", method=f"{type(learner).__name__}: {did}", base=None, files={})
@@ -180,5 +169,5 @@ def _certified(
         origin=origin,
         training_attention=learner.backbone.attention,
     )
-    request.stop_here(f"before task {plan.name!r} was committed", "commits it")
+    session.request.stop_here(f"before task {plan.name!r} was committed", "commits it")
     return learned
