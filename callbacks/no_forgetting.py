@@ -109,14 +109,9 @@ def _learner(module: L.LightningModule) -> ContinualLearner:
 def _outputs(learner: ContinualLearner, task: str) -> Tensor:
     """Return a bank's outputs for fixed token ids or pixels, with dropout off."""
     batch = {name: tensor.to(learner.model.device) for name, tensor in _fixed(learner).items()}
-    modes = [(module, module.training) for module in learner.modules()]
-    learner.eval()
-    try:
+    with learner.evaluating():
         outputs: Tensor = respond([learner.task_bank(task)], batch)[0]
-        return outputs
-    finally:
-        for module, training in modes:
-            module.training = training
+    return outputs
 
 
 def _fixed(learner: ContinualLearner) -> dict[str, Tensor]:

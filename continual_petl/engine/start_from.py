@@ -32,7 +32,7 @@ from typing_extensions import override
 
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import AUTO
-from continual_petl.engine.checks.other_banks import certified_parent, learned_bank
+from continual_petl.engine.checks.other_banks import certified_bank, learned_bank
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.signals import fitting
 from continual_petl.engine.task_run import TaskRun
@@ -79,7 +79,7 @@ def decide_start(run: TaskRun) -> Start | None:
         return None
     start = _saved(run)
     if start is None:
-        parents = [certified_parent(run.session, task) for task in named] if isinstance(named, tuple) else None
+        parents = [certified_bank(run.session, task) for task in named] if isinstance(named, tuple) else None
         start = _averaged(run, parents) if parents is not None else _chosen(run)
         spent = {_SECONDS: run.clock.so_far("start")}
         write_sealed(run.folder / FILE, {**_VERSION, **spent, **start.model_dump(mode="json")})
@@ -201,7 +201,7 @@ def _fitting(run: TaskRun) -> list[BankReference]:
             check_start(run.plan, store.plan(task), run.backbone)
         except InputError:
             continue  # a bank with a different structure
-        bank_references.append(certified_parent(run.session, task))
+        bank_references.append(certified_bank(run.session, task))
         if len(bank_references) == MAX_PARENTS:
             break
     return bank_references

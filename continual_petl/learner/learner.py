@@ -9,7 +9,8 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -270,6 +271,17 @@ class ContinualLearner(L.LightningModule):
             for module in self.model.modules():
                 module.training = not moves_in_training(module)
         return self
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Turn dropout off inside the ``with`` block; after it, every module is in the mode that it was in."""
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the active bank's outputs, float32; see `respond` for their shape."""

@@ -69,17 +69,17 @@ def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
 def _lower(plan: TaskPlan, *, training: bool) -> str:
     ours = plan.training
     length = "backbone.max_length" if not kind_of(plan).reads_images else "the backbone's size"
-    budget = ours.max_tokens if training else ours.eval_max_tokens or ours.max_tokens
+    batch_size, budget = (ours.batch_size, ours.max_tokens) if training else ours.evaluation
     tokens = "" if budget is None else f", training.{'' if training else 'eval_'}max_tokens (it is {budget})"
     if training:
         less = "" if ours.gradient_checkpointing else " or training.gradient_checkpointing: true"
         return (
-            f"training.batch_size (it is {ours.batch_size}; to keep the rows per step, raise training.accumulate, which is "
+            f"training.batch_size (it is {batch_size}; to keep the rows per step, raise training.accumulate, which is "
             f"{ours.accumulate}){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision}){less}"
         )
     texts = ", generation.max_new_tokens" if plan.generation is not None else ""
     return (
-        f"training.eval_batch_size (it is {ours.eval_batch_size or ours.batch_size}){tokens}{texts} or {length}, or write "
+        f"training.eval_batch_size (it is {batch_size}){tokens}{texts} or {length}, or write "
         f"training.precision: bf16 (it is {ours.precision})"
     )
 

@@ -7,7 +7,7 @@ here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -91,6 +91,12 @@ class Inspection:
             how = f"{check.how}; as committed, but it now predicts with the shared bank of {self.newest_shared!r}"
             check = replace(check, how=how)
         return check
+
+    def verdicts(self, links: Sequence[Link], checks: Iterable[TaskCheck]) -> Iterator[TaskCheck]:
+        """Yield the checks of some tasks with the chain's findings, but none of a task that was dropped in the meantime."""
+        for link, check in zip(links, checks, strict=True):
+            if check.ok or not self.was_dropped(link):
+                yield self.placed(link, check)
 
     def was_dropped(self, link: Link) -> bool:
         """Return whether a task was forgotten or replaced after the inspection."""

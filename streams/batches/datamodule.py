@@ -62,7 +62,7 @@ class TaskDataModule(L.LightningDataModule):
         """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires. The learner then
         computes scores in each process, without the rows of the others."""
         self._training, self._pad_token_id = training, pad_token_id
-        self._eval_max_tokens = training.eval_max_tokens or training.max_tokens
+        self._eval_batch_size, self._eval_max_tokens = training.evaluation
         lengths = _training_lengths(data, budget=training.max_tokens is not None)
         _check_budgets(data, lengths, training.max_tokens, self._eval_max_tokens)
         order: dict[str, Any] = {

@@ -130,6 +130,11 @@ class TrainingSpec(UserSpec):
     num_workers: Annotated[Int, Field(ge=0)] = 0
     """Worker processes that collate batches; 0 means that the main process does so."""
 
+    @property
+    def evaluation(self) -> tuple[int, int | None]:
+        """Rows per evaluation batch, and the maximum number of its tokens."""
+        return self.eval_batch_size or self.batch_size, self.eval_max_tokens or self.max_tokens
+
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Certificates written before these keys existed must stay unchanged, byte for byte.

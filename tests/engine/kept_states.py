@@ -45,5 +45,5 @@ class Open:
 
     def validation(self) -> EvaluationLoader:
         training = self.plan.training
-        size = training.eval_batch_size or training.batch_size
+        size, _ = training.evaluation
         return EvaluationLoader(self.data.validation, size, self.session.models.pad_token_id, kind=self.plan.kind)

@@ -103,6 +103,11 @@ class Ablation(StrictModel):
         return self
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every span of layers was removed."""
+        return len(self.cells) == self.layers * (self.layers + 1) // 2
+
+    @property
     def is_relative(self) -> bool:
         """Whether relative changes are defined; if not, only scores can be shown."""
         return self.full is not None and self.full > 0
@@ -182,12 +187,13 @@ def _words(ablation: Ablation, cell: AblatedSpan) -> str:
     removed = any(cell.first <= layer <= cell.last for layer in ablation.modified)
     nothing = "" if removed else "<br>the bank has no modifications in these layers"
     return (
-        f"without {layers}<br>{shown(ablation.metric)} {_number(cell.score)} instead of {_number(ablation.full)}{change}"
+        f"without {layers}<br>{shown(ablation.metric)} {in_words(cell.score)} instead of {in_words(ablation.full)}{change}"
         f"{nothing}"
     )
 
 
-def _number(value: float | None) -> str:
+def in_words(value: float | None) -> str:
+    """Return a score in words."""
     return "not defined" if value is None else f"{value:.4f}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from continual_petl.engine.ablation.result import AblatedSpan, Ablation
+from continual_petl.engine.ablation.result import AblatedSpan, Ablation, in_words
 from continual_petl.errors import counted, printable
 from continual_petl.report.whole_table import WholeTable
 
@@ -20,7 +20,7 @@ def headline(ablation: Ablation) -> str:
     metric = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
         return f"Change in {metric}, in % of the full bank's {ablation.full:.4f}, without layers FIRST to LAST"
-    return f"{metric[0].upper()}{metric[1:]} without layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
+    return f"{metric[0].upper()}{metric[1:]} without layers FIRST to LAST; the full bank's is {in_words(ablation.full)}"
 
 
 def remarks(ablation: Ablation) -> list[str]:
@@ -37,26 +37,28 @@ def remarks(ablation: Ablation) -> list[str]:
     if ablation.stays:
         lines.append(f"Whichever layers are removed, the bank keeps {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
-        why = "not defined" if ablation.full is None else f"{ablation.full:.4f}"
-        lines.append(f"The full bank's score is {why}, so relative changes are not defined: scores are shown instead.")
+        full = in_words(ablation.full)
+        lines.append(f"The full bank's score is {full}, so relative changes are not defined: scores are shown instead.")
     return [*lines, *ablation.notices]
 
 
 def table(ablation: Ablation) -> WholeTable:
     """Return the heat map or, if there are many layers or only selected spans, a list of the largest changes."""
-    count = ablation.layers
-    complete = len(ablation.cells) == count * (count + 1) // 2
-    return _heat_map(ablation) if complete and count <= WIDEST else _listing(ablation)
+    return _heat_map(ablation) if _fits(ablation) else _listing(ablation)
 
 
 def left_off(ablation: Ablation) -> list[str]:
     """Return a sentence if the table does not show every span."""
-    count, total = ablation.layers, len(ablation.cells)
-    if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
+    total = len(ablation.cells)
+    if total <= MAX_LISTED or _fits(ablation):
         return []
     return [
         f"These are the {MAX_LISTED} spans with the lowest scores, of {total:,}; --output and --html include all of them."
     ]
+
+
+def _fits(ablation: Ablation) -> bool:
+    return ablation.is_complete and ablation.layers <= WIDEST
 
 
 def _heat_map(ablation: Ablation) -> WholeTable:
@@ -82,7 +84,7 @@ def _listing(ablation: Ablation) -> WholeTable:
     for cell in shown:
         span = str(cell.first) if cell.first == cell.last else f"{cell.first} to {cell.last}"
         change = Text("n/a") if cell.relative is None else _cell(ablation, cell)
-        listing.add_row(span, _number(cell.score), change)
+        listing.add_row(span, in_words(cell.score), change)
     return listing
 
 
@@ -96,7 +98,3 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     percent = 100 * cell.relative
     # -100 without decimals is no wider than other cells: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
-
-
-def _number(value: float | None) -> str:
-    return "not defined" if value is None else f"{value:.4f}"

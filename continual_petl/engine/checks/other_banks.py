@@ -93,11 +93,11 @@ def learned_bank(session: Session, plan: TaskPlan, parent: str, backbone: Backbo
 
 def parents_of(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
     """Return the certificate's records of the banks that the stream names as starting points."""
-    return tuple(certified_parent(session, name) for name in named_parents(plan.bank.start_from))
+    return tuple(certified_bank(session, name) for name in named_parents(plan.bank.start_from))
 
 
-def certified_parent(session: Session, task: str) -> BankReference:
-    """Return the certificate's record of a learned bank that another one starts from."""
+def certified_bank(session: Session, task: str) -> BankReference:
+    """Return the certificate's record of a learned bank that another one starts from or reads."""
     return BankReference(task=task, digest=session.store.certificate(task).digest)
 
 
@@ -109,7 +109,7 @@ def _plan_of(session: Session, task: str) -> TaskPlan:
 
 def banks_read(session: Session, plan: TaskPlan) -> tuple[BankReference, ...]:
     """Return the certificate's record of the banks that a task's bank reads."""
-    return tuple(BankReference(task=name, digest=session.store.certificate(name).digest) for name in plan.bank.fuse)
+    return tuple(certified_bank(session, name) for name in plan.bank.fuse)
 
 
 def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:

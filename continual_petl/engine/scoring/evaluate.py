@@ -74,9 +74,7 @@ def outputs_of(session: Session, learner: ContinualLearner, rows: TokenisedRows)
         row has its own options, their scores, padded with -inf to the largest number of options in any row; for kinds that
         extract, what `Kind.kept` returns.
     """
-    training, arguments = learner.plan.training, session.spec.trainer
-    batch_size = training.eval_batch_size or training.batch_size
-    max_tokens = training.eval_max_tokens or training.max_tokens
+    arguments, (batch_size, max_tokens) = session.spec.trainer, learner.plan.training.evaluation
     loader = EvaluationLoader(
         rows, batch_size, session.models.pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens
     )
@@ -98,13 +96,8 @@ def outputs_of(session: Session, learner: ContinualLearner, rows: TokenisedRows)
 @torch.inference_mode()
 def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[Outputs, Tensor]]:
     """Predict as Lightning's ``predict`` does, but without a Trainer, which takes longer to create than to run."""
-    modes = [(module, module.training) for module in learner.modules()]
-    learner.eval()
-    try:
+    with learner.evaluating():
         return [(_predicted(learner, batch, number), batch["index"]) for number, batch in enumerate(loader)]
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _predicted(learner: ContinualLearner, batch: dict[str, Tensor], number: int) -> Outputs:

@@ -47,7 +47,7 @@ class RoutedRows:
         self.states: States = {}
         self.named: list[Any] | None = None
         if kind_of(certificate).has_one_label:
-            size = certificate.training.eval_batch_size or certificate.training.batch_size
+            size, _ = certificate.training.evaluation
             predictions = Predictor(session.models).predict_each(rows, [certificate.task] * len(rows), batch_size=size)
             self.named = [prediction.value for prediction in predictions]
 

@@ -44,8 +44,8 @@ class LearningCurve(FitCurve):
         self._folder = folder
         self._clock = clock
         self._written = clock()
-        self._losses: list[dict[str, float | None]] = []
-        self._scores: list[dict[str, Any]] = []
+        self._losses: list[LossPoint] = []
+        self._scores: list[ScorePoint] = []
         self._sum: Tensor | float = 0.0
         self._weight = 0.0
         self._count = 0
@@ -54,8 +54,8 @@ class LearningCurve(FitCurve):
     @override
     def state_dict(self) -> dict[str, Any]:
         return {
-            "losses": list(self._losses),
-            "scores": list(self._scores),
+            "losses": [point.model_dump() for point in self._losses],
+            "scores": [point.model_dump() for point in self._scores],
             "sum": float(self._sum),
             "weight": self._weight,
             "count": self._count,
@@ -63,7 +63,8 @@ class LearningCurve(FitCurve):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._losses, self._scores = list(state_dict["losses"]), list(state_dict["scores"])
+        self._losses = [LossPoint.model_validate(point) for point in state_dict["losses"]]
+        self._scores = [ScorePoint.model_validate(point) for point in state_dict["scores"]]
         self._count = state_dict["count"]
         if "weight" in state_dict:  # earlier versions summed the means of batches, which are left out
             self._sum, self._weight = state_dict["sum"], state_dict["weight"]
@@ -97,7 +98,7 @@ class LearningCurve(FitCurve):
             return
         logged = {name.removeprefix("val/"): float(v) for name, v in trainer.callback_metrics.items() if "val/" in name}
         scores = {name: value for name, value in logged.items() if math.isfinite(value)}
-        self._scores.append({"step": trainer.global_step, "epoch": trainer.current_epoch + 1, "scores": scores})
+        self._scores.append(ScorePoint(step=trainer.global_step, epoch=trainer.current_epoch + 1, scores=scores))
         self._write_so_far(trainer)
 
     @override
@@ -108,18 +109,12 @@ class LearningCurve(FitCurve):
 
     @override
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
-        losses, scores = self._losses[num_losses:], self._scores[num_scores:]
-        return [LossPoint.model_validate(loss) for loss in losses], [
-            ScorePoint.model_validate(score) for score in scores
-        ]
+        return self._losses[num_losses:], self._scores[num_scores:]
 
     @property
     def curve(self) -> Curve:
         """The curve so far."""
-        return Curve(
-            losses=tuple(LossPoint.model_validate(point) for point in self._losses),
-            scores=tuple(ScorePoint.model_validate(point) for point in self._scores),
-        )
+        return Curve(losses=tuple(self._losses), scores=tuple(self._scores))
 
     def _write_so_far(self, trainer: L.Trainer) -> None:
         self._written = self._clock()
@@ -135,7 +130,7 @@ class LearningCurve(FitCurve):
         own = torch.tensor([float(self._sum), self._weight], dtype=_widest(device), device=device)
         total, weight = trainer.strategy.reduce(own, reduce_op="sum").tolist()
         loss = total / weight if weight else math.nan
-        self._losses.append({"step": trainer.global_step, "loss": loss if math.isfinite(loss) else None})
+        self._losses.append(LossPoint(step=trainer.global_step, loss=loss if math.isfinite(loss) else None))
         self._sum, self._weight, self._count = 0.0, 0.0, 0
 
 

@@ -162,27 +162,17 @@ def _is_worthwhile(session: Session, data: TaskData, plan: TaskPlan) -> bool:
 def _splits(data: TaskData, plan: TaskPlan, num_places: int) -> dict[Split, KeptSplit]:
     """Return the splits for which a fit uses cached states; for generative kinds, only the training split."""
     training = plan.training
-    lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
-    kept_splits: dict[Split, KeptSplit] = {
-        "train": KeptSplit(
-            rows=data.train,
-            lengths=lengths,
-            batches=evaluation_batches(lengths, training.batch_size, training.max_tokens),
-            train=True,
-        )
+    ways: dict[Split, tuple[TokenisedRows, int, int | None]] = {
+        "train": (data.train, training.batch_size, training.max_tokens)
     }
     if not kind_of(plan).generates:
-        lengths = _lengths(data.validation, plan.kind, num_places)
-        kept_splits["validation"] = KeptSplit(
-            rows=data.validation,
-            lengths=lengths,
-            batches=evaluation_batches(
-                lengths,
-                training.eval_batch_size or training.batch_size,
-                training.eval_max_tokens or training.max_tokens,
-            ),
-            train=False,
-        )
+        ways["validation"] = (data.validation, *training.evaluation)
+    kept_splits: dict[Split, KeptSplit] = {}
+    for name, (rows, batch_size, max_tokens) in ways.items():
+        train = name == "train"
+        lengths = _lengths(rows, plan.kind, num_places) + (rows.target_lengths if train else 0)
+        batches = evaluation_batches(lengths, batch_size, max_tokens)
+        kept_splits[name] = KeptSplit(rows=rows, lengths=lengths, batches=batches, train=train)
     return kept_splits
 
 

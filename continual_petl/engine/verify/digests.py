@@ -44,14 +44,16 @@ def verify_digests(
             return failed_check(name, str(error))
         return check_task(fresh, name, None, probe=False)
 
+    def checks() -> Iterator[TaskCheck]:
+        for number, link in enumerate(links, 1):
+            check = fresh.consistently(partial(checked, link.task), link.task)
+            if progress is not None:
+                progress(number, len(links))
+            yield check
+
     yield from survey.failed_checks(task)
     links = [link for link in survey.links if task in (None, link.task)]
-    for number, link in enumerate(links, 1):
-        check = fresh.consistently(partial(checked, link.task), link.task)
-        if progress is not None:
-            progress(number, len(links))
-        if check.ok or not survey.was_dropped(link):
-            yield survey.placed(link, check)
+    yield from survey.verdicts(links, checks())
     if task is None:
         yield from survey.lost()
         yield from survey.with_seed(survey.pinned()[1], seed, differs=False in seeds)

@@ -70,9 +70,7 @@ def verify_run(
     links = [link for link in survey.links if link.task in chosen and task in (None, link.task)]
     chunks = [links[start : start + _AT_A_TIME] for start in range(0, len(links), _AT_A_TIME)]
     asked = [[(link.task, link.task not in survey.broken) for link in chunk] for chunk in chunks]
-    for link, check in zip(links, _checked(checker, asked, jobs, progress or (lambda done, total: None)), strict=True):
-        if check.ok or not survey.was_dropped(link):
-            yield survey.placed(link, check)
+    yield from survey.verdicts(links, _checked(checker, asked, jobs, progress or (lambda done, total: None)))
     if task is None:
         yield from survey.lost()
         yield from _of_no_task(session, checker, survey)
