@@ -402,8 +402,6 @@ class Kind:
         """
         raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
 
-    # Rows to predict
-
 
 @dataclass(frozen=True, kw_only=True)
 class HowRead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -118,14 +117,13 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
     bank = build_bank(plan, backbone, folded=True)
     if task.name not in learned and plan.training.prefix_cache == "on":
         decide_state_cache(session, data, plan, bank, num_processes=num_processes(session.spec))
-    batches = session.loaders(data, plan.training).num_batches
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return Preview(
         plan=plan,
         splits={name: _facts(rows) for name, rows in splits.items()},
         parameters=bank.count(),
         backbone=backbone,
-        num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
+        num_steps=session.num_steps(data, plan.training),
         learned=task.name in learned,
         exports=announced(plan, backbone, session.models.tokenizer, backbone.max_length),
         notices=(*data.notices, *data.remarks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import OrderedDict
@@ -28,7 +29,7 @@ from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.chat_template import chat_of
-from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
     import lightning as L
@@ -177,8 +178,7 @@ class Session:
         """Raise `InputError` if the stream requests code of the backbone or of a metric that the user has not allowed."""
         self.models.check_code()
         for task in self.spec.tasks:
-            if task.remote_code and not self.models.consent:
-                raise InputError(self._not_allowed(task.name, task.resolved_metric))
+            self._check_metric(task)
 
     def load_metric(self, task: str) -> None:
         """Import the code of a learned task's own metric; do nothing if it has none.
@@ -204,12 +204,13 @@ class Session:
             )
         load_metric(certificate.metric, certificate.metric_code)
 
-    def _not_allowed(self, task: str, metric: str) -> str:
-        return (
-            f"{self.store.stream_file}: task {task!r}, key remote_code: true: it asks to import {metric!r}, which can do "
-            "whatever you can. A run folder may come from anyone, so it cannot give that permission. Read the code, then "
-            "pass --remote-code, or Run(folder, remote_code=True)."
-        )
+    def _check_metric(self, task: TaskSpec) -> None:
+        if task.remote_code and not self.models.consent:
+            raise InputError(
+                f"{self.store.stream_file}: task {task.name!r}, key remote_code: true: it asks to import "
+                f"{task.resolved_metric!r}, which can do whatever you can. A run folder may come from anyone, so it cannot "
+                "give that permission. Read the code, then pass --remote-code, or Run(folder, remote_code=True)."
+            )
 
     def check_backbone(self) -> None:
         """Raise `StoreError` if the run folder's banks were learned on a backbone other than the stream's.
@@ -246,14 +247,18 @@ class Session:
             max_length=self.backbone(data.task).max_length,
         )
 
+    def num_steps(self, data: TaskData, training: ResolvedTraining) -> int:
+        """Return the number of optimizer steps in which a prepared task is learned on one device."""
+        batches = self.loaders(data, training).num_batches
+        return math.ceil(batches / training.accumulate) * training.epochs
+
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""
         return self.models.backbone(resolve_precision(self.spec.merged_training(task).precision))
 
     def plan(self, task: TaskSpec, rows: RowFacts = NO_ROWS) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
-        if task.remote_code and not self.models.consent:
-            raise InputError(self._not_allowed(task.name, task.resolved_metric))
+        self._check_metric(task)
         backbone = self.backbone(task)
         check_kind(task, backbone)
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None

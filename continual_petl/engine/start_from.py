@@ -313,22 +313,15 @@ _KEPT = ("accelerator", "deterministic")
 
 def is_whole(run: TaskRun) -> bool:
     """Return whether short fits of a task run for all of the task's steps."""
-    return num_short_steps(run) == _num_steps(run)
+    return num_short_steps(run) == run.session.num_steps(run.data, run.plan.training)
 
 
 def num_short_steps(run: TaskRun) -> int:
     """Return the number of optimizer steps of a short fit."""
-    whole = _num_steps(run)
+    whole = run.session.num_steps(run.data, run.plan.training)
     if len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO:
         return whole
     return min(whole, max(MIN_STEPS, round(SHARE * whole)))
-
-
-def _num_steps(run: TaskRun) -> int:
-    """Return the number of optimizer steps in which the task is learned."""
-    training = run.plan.training
-    batches = run.session.loaders(run.data, training).num_batches
-    return math.ceil(batches / training.accumulate) * training.epochs
 
 
 def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:

@@ -165,15 +165,16 @@ class Processes:
 
     def stop(self) -> None:
         """Ask all running workers to save and end."""
-        self.stopping = True
-        for slot in self._slots:
-            slot.signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End all processes at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
         self.stopping = True
         for slot in self._slots:
-            slot.signal(signal.SIGKILL)
+            slot.signal(number)
 
     def close(self) -> None:
         """End all processes; they must be idle."""

@@ -227,6 +227,9 @@ def clipped(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
+NO_TEST = "this run does not read test splits"
+
+
 class _Digested(Protocol):
     @property
     def digest(self) -> str: ...
@@ -260,12 +263,12 @@ def certified_rows(
     certificate = session.store.certificate(task)
     if not certificate.is_measured:
         return "it was imported without rows"
+    name = name or certificate.counted_split
+    if name == "test" and not session.reads_test:
+        return NO_TEST
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return "it is no longer in the stream, so its rows are unknown"
-    name = name or certificate.counted_split
-    if name == "test" and not session.reads_test:
-        return "this run reads no test split"
     try:
         rows = read(spec, name)
     except InputError as error:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from continual_petl.engine.scoring.evaluate import certified_rows, evaluate, predicting
+from continual_petl.engine.scoring.evaluate import NO_TEST, certified_rows, evaluate, predicting
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.errors import ForgettingError, InputError, named_tasks
@@ -64,10 +64,10 @@ def measure_row(session: Session, after: str) -> Row:
     cells: list[MeasuredScore] = []
     gone: dict[str, str] = {}
     checks: dict[str, TaskCheck] = {}
-    measured, certified, unread = _readable(session, *_choose(session, after, links[:index]))
+    measured, certified = _choose(session, after, links[:index])
     for link in links[: index + 1]:
         task = link.task
-        if task != after and task not in measured | certified | unread:
+        if task != after and task not in measured | certified:
             continue
         session.request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
         certificate = store.certificate(task)
@@ -76,23 +76,24 @@ def measure_row(session: Session, after: str) -> Row:
             try:
                 value = _measure(session, task)
             except _NotMeasurable as error:
-                kept_certified = session.spec.evaluate != "all" and not link.shared
-                (certified if kept_certified else unread).add(task)
                 gone[task] = str(error)
+                # A shared bank differs from its certificate, and with evaluate: all no certificate replaces a measurement.
+                if session.spec.evaluate != "all" and not link.shared:
+                    certified.add(task)
         if task in certified:
             checks[task] = check_task(store, task, session.models.backbone_of(task))
             if not checks[task].ok:
                 raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
-        if task in unread or not certificate.is_measured:  # not measured if imported without rows
+        if task in gone.keys() - certified or not certificate.is_measured:  # not measured if imported without rows
             value, status = None, _NOT_MEASURED
         cells.append(cell_of(certificate, value, status))
-    carried = {task: why for task, why in gone.items() if task in certified}
-    left = {task: why for task, why in gone.items() if task in unread}
+    carried = {task: why for task, why in gone.items() if task in certified and why != NO_TEST}
+    skipped = {task: why for task, why in sorted(gone.items()) if task not in certified and why == NO_TEST}
+    left = {task: why for task, why in gone.items() if task not in {*certified, *skipped}}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
     # In a long run, a row often measures only the new task, for which the router is not recomputed.
     routed, low = routed_cells(session, own) if len(own) > 1 or index == 0 else ((), [])
-    skipped = dict.fromkeys(sorted(unread - left.keys()), "this run does not read test splits")
     notices = [
         *_not_measured_again(skipped, "R has no score for them."),
         *_not_measured_again(
@@ -139,19 +140,6 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
 def affordable(session: Session) -> int:
     """Return the maximum number of certificates to check when a command ends: proportional to the tasks that it learned."""
     return _CHECKED * max(1, session.num_new)
-
-
-def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
-    """Return which tasks to measure, which to certify, and which to leave unmeasured because test splits are not read."""
-    if session.reads_test:
-        return measured, certified, set()
-    store = session.store
-    unread = {task for task in measured if "test" in store.certificate(task).scores}
-    # A shared bank differs from its certificate, and with evaluate: all no certificate replaces a measurement.
-    kept_certified = (
-        set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
-    )
-    return measured - unread, certified | kept_certified, unread - kept_certified
 
 
 def _measure(session: Session, task: str) -> float | None:
