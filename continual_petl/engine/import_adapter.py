@@ -25,7 +25,7 @@ from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.plan import RowFacts, build_bank, plan_task
+from continual_petl.learner.plan import RowFacts, build_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.certificate import LearnedTask
@@ -35,7 +35,6 @@ from continual_petl.store.commit import TrainedBank
 from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.store.verify.probe import make_probe
-from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream, without_unused_settings
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -191,9 +190,8 @@ def _without_rows(session: Session, entry: TaskSpec, imported: Imported, origin:
     """Return the bank without scores."""
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
-    chat = chat_of(entry.name, session.spec.resolved_chat(entry), session.models.tokenizer)
     tags = _tags(labels) if labels is not None and kind_of(entry).per_word else None
-    plan = plan_task(session.spec, entry, backbone, RowFacts(labels, tags=tags), bank=imported.draft.spec, chat=chat)
+    plan = session.plan(entry, RowFacts(labels, tags=tags))
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)
