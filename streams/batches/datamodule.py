@@ -120,7 +120,7 @@ class TaskDataModule(L.LightningDataModule):
     def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
         return EvaluationLoader(
             rows,
-            self._training.eval_batch_size or self._training.batch_size,
+            self._eval_batch_size,
             self._pad_token_id,
             kind=self.data.task.kind,
             share=Share(num_workers=self._training.num_workers) if self.together else self._share(),

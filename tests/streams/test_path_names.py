@@ -220,5 +220,5 @@ def test_two_dots_after_a_link_lead_where_the_link_leads(tmp_path: Path) -> None
     assert read_splits("t", spec.resolved_data(spec.tasks[0]), ColumnsSpec())["train"].inputs == wanted
     assert read_label_names(str(spec.resolved_labels(spec.tasks[0]))) == ("named", "b")
     where = Where(task="t", split="train", origin="here")
-    (image,), _ = check_images(where, "image", ["link/../image.png"], str(tmp_path))
+    (image,), _ = check_images(Cells(where, "image", ["link/../image.png"]), str(tmp_path))
     assert os.path.samefile(image, tmp_path / "far" / "image.png")
