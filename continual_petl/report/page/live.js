@@ -1,16 +1,24 @@
 // While a report is served: when the server has a newer page, its content replaces the old one, and the reader keeps the
 // scroll position, theme, task and table order.
-const keyOf = (element) => element.dataset.figure ?? element.caption?.textContent ?? element.id;
+// A section and a figure in it may have the same name.
+const keyOf = (element) => `${element.localName} ${element.dataset.figure ?? element.caption?.textContent ?? element.id}`;
 const anchors = () => [...document.querySelectorAll("main > section, main > section .plot[data-figure], main > section > .wide > table")];
 
-let kept = null; // where the last refresh left the page: browsers round to whole pixels, which would add up
+const topOf = (element) => element.getBoundingClientRect().top;
+const named = (name) => anchors().find((element) => keyOf(element) === name);
 
+let kept = null; // where the last refresh meant the page to be: browsers round to whole pixels, which would add up
+
+// What starts nearest to the top of the window stays there: what is above it on the page may become longer or shorter.
 const remember = () => {
-  const top = anchors().find((element) => element.getBoundingClientRect().bottom > 60 && element.getBoundingClientRect().top > -400)
-    ?? anchors().findLast((element) => element.getBoundingClientRect().top <= 60);
+  const far = (element) => Math.abs(topOf(element) - 60);
+  const seen = anchors().filter((element) => topOf(element) > -400 && topOf(element) < innerHeight);
+  const top = seen.sort((one, other) => far(one) - far(other))[0] ?? anchors().findLast((element) => topOf(element) <= 60);
+  const before = kept && named(kept.key);
+  const still = before && Math.abs(topOf(before) - kept.at) < 1;
   const focus = document.activeElement;
   return {
-    top: kept?.y === scrollY ? kept.top : top && { key: keyOf(top), at: top.getBoundingClientRect().top },
+    top: still ? kept : top && { key: keyOf(top), at: topOf(top) },
     focus: focus?.closest("main") && { section: focus.closest("section").id, tag: focus.tagName, id: focus.id, words: focus.textContent },
     task: document.getElementById("task")?.selectedOptions[0]?.textContent,
     details: document.getElementById("details"),
@@ -45,9 +53,9 @@ const restore = (was) => {
     const inside = [...document.getElementById(section)?.querySelectorAll(tag) ?? []];
     (document.getElementById(id) ?? inside.find((one) => one.textContent === words))?.focus({ preventScroll: true });
   }
-  const top = was.top && anchors().find((element) => keyOf(element) === was.top.key);
-  if (top) scrollBy({ top: top.getBoundingClientRect().top - was.top.at, behavior: "instant" });
-  kept = top ? { top: was.top, y: scrollY } : null;
+  const top = was.top && named(was.top.key);
+  if (top) scrollBy({ top: topOf(top) - was.top.at, behavior: "instant" });
+  kept = top ? was.top : null;
 };
 
 const refresh = async () => {
