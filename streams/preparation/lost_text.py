@@ -90,6 +90,8 @@ def written_otherwise(
         if name == "train" or rows.target_ids is None or rows.target_offsets is None:
             continue
         whole = np.flatnonzero(rows.target_lengths < room)[:_LOOKED_AT]
+        if not whole.size:  # of no rows, transformers decodes one empty text
+            continue
         starts, lengths = rows.target_offsets[whole], _up_to_the_end(rows, end)[whole]
         ids = [rows.target_ids[start : start + length].tolist() for start, length in zip(starts, lengths, strict=True)]
         changed = 0
