@@ -45,6 +45,7 @@ class Request:
 
         Raises:
             UnusableRowError: if a row cannot be used.
+            InputError: if a package is missing that reads the rows.
         """
         certificate, among = self.certificate, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
         where = f"task {certificate.task!r}, {among}rows to predict"
@@ -62,6 +63,8 @@ class Request:
         try:
             encoded: TokenisedRows = kind.encode(self.inputs, how, pairs=self.pairs, row_options=options_N)
         except InputError as error:
+            if isinstance(error.__cause__, ImportError):
+                raise  # no row is at fault if a package is missing
             reason = str(error).replace(f"{where}, row 1", f"task {certificate.task!r}")
             raise UnusableRowError(str(error), reason) from error
         if encoded.first_piece is not None and not finding:

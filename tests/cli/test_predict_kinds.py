@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,18 @@ def test_images_within_a_file_are_predicted_as_they_are_learned_from(
     assert "which .jsonl and .csv cannot hold; write --output as .parquet" in " ".join(says.split())
     pq.write_table(pa.table({column: [{"bytes": b"no image", "path": None}]}), source)
     assert "Traceback" not in predict(IMAGES, "--input", str(source), code=2)
+
+
+def test_rows_are_not_left_out_because_a_package_is_missing(
+    predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "light.png").touch()
+    table, output = tmp_path / "rows.csv", tmp_path / "out.csv"
+    table.write_text(f"image\n{tmp_path / 'light.png'}\n")
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)
+    words = ("--input", str(table), "--output", str(output), "--bad-rows", "skip")
+    assert "pip install continual-petl[image]" in " ".join(predict(IMAGES, *words, code=2).split())
 
 
 def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) -> None:
