@@ -171,8 +171,6 @@ def commit_staged(session: Session, task: TaskSpec, lost: tuple[str, ...]) -> di
         session: the run.
         task: the learned task.
         lost: the worker's notices about its attempt; see `TrainedBank`.
-        callbacks: the callbacks.
-        request: the stop request.
 
     Returns:
         Seconds by phase.

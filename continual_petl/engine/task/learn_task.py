@@ -80,7 +80,9 @@ def learn_bank(session: Session, task: TaskSpec, ranks: Ranks | None = None) -> 
     if (start := decide_start(run)) is not None:
         clock.lap("start")
 
-    num_batches = -(-len(session.loaders(data, plan.training).val_dataloader()) // num_processes)
+    # With a sharded backbone, every process evaluates all batches; see `TaskDataModule.together`.
+    num_shares = 1 if session.spec.trainer.get("strategy") == SHARDED else num_processes
+    num_batches = -(-len(session.loaders(data, plan.training).val_dataloader()) // num_shares)
     partly = partly_validated(plan, session.spec.trainer, num_batches)
     lost = (*data.remarks, *dropped, *cache_notices, *partly)
     notify_start(session, plan.name, (*data.notices, *lost))
