@@ -27,20 +27,28 @@ from continual_petl.streams.stream_file.yaml_nodes import CORE
 class _Dumper(yaml.SafeDumper):
     """Quotes strings that YAML 1.1 or 1.2 would read as something else."""
 
+    # PyYAML treats these as line ends when writing but, except in double quotes, not when reading.
+    breaks = frozenset("\x85\u2028\u2029")
+    """Characters that are only written in double quotes."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # PyYAML treats these as line ends when writing but, except in double quotes, not when reading.
-    style = '"' if _BREAKS.intersection(text) else None
+    style = '"' if dumper.breaks.intersection(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_BREAKS = frozenset("\x85\u2028\u2029")
 _Dumper.add_representer(str, _text)
 for _name, (_pattern, _first) in CORE.items():
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, _first)
+
+
+class _OneLine(_Dumper):
+    """Also writes texts of several lines on one line, in double quotes."""
+
+    breaks = _Dumper.breaks | {"\n"}
 
 
 def dump_stream(spec: StreamSpec) -> str:
@@ -66,7 +74,7 @@ def inline(value: Any) -> str:
         "{text: 'a: b', label: ['no', '12']}"
     """
     written: str = yaml.dump(
-        [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
+        [value], Dumper=_OneLine, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
     )
     return written.strip()[1:-1]
 

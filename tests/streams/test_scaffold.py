@@ -11,7 +11,7 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from continual_petl.cli.main import main
@@ -130,12 +130,15 @@ def test_task_is_named_after_its_data(data: str, name: str) -> None:
 
 
 def check_roundtrip(text: str) -> None:
-    found = parse(f"key: {inline(text)}\n")
+    written = inline(text)
+    assert len(written.splitlines()) == 1
+    found = parse(f"key: {written}\n")
     if not found.problems:  # texts with characters that are not allowed in YAML are refused
         assert found.tree == {"key": text}
 
 
 @given(st.text(min_size=1, max_size=40))
+@example("two\nlines")
 @settings(max_examples=20)
 def test_any_text_roundtrips(text: str) -> None:
     check_roundtrip(text)
