@@ -128,17 +128,21 @@ def _of_datasets(given: Any, what: str) -> list[Any]:
     """Return the rows of a data set or the cells of one of its columns; classes have their names, as in a saved data set."""
     import datasets  # type: ignore[import-untyped]  # the caller has imported it
 
-    form = given.format["type"] if hasattr(given, "format") else None
-    features = (getattr(given, "features", None) or {}) if form != "custom" else {}  # a transform may return anything
-    is_column = not isinstance(features, Mapping)
-    about = datasets.Features({"": features} if is_column else features).to_dict()
+    path, table = list[str](), given
+    while hasattr(table, "column_name"):  # a column of a data set, or of the mappings in another column
+        path, table = [table.column_name, *path], table.source
+    form = table.format["type"] if hasattr(table, "format") else None
+    features: Any = (table.features or {}) if form != "custom" else {}  # a transform may return anything
+    for name in path:
+        features = features.get(name, {}) if isinstance(features, Mapping) else {}
+    about = datasets.Features({"": features} if path and features else features).to_dict()
     classes = {name: feature for name, feature in about.items() if "'ClassLabel'" in repr(feature)}
-    if not is_column and (classes or form in ("pandas", "polars", "arrow")):  # in these formats, each row is a table
+    if not path and (classes or form in ("pandas", "polars", "arrow")):  # in these formats, each row is a table
         given = given.with_format(None)
     if not classes:
         return list(given)
     source = "its features"
-    if is_column:
+    if path:
         return [with_names(classes[""], plain(cell), what, source) for cell in given]
     return [
         row | {name: with_names(feature, row[name], what, source) for name, feature in classes.items()} for row in given

@@ -99,6 +99,7 @@ TABLES: dict[str, Any] = {
     "dataset of classes as arrays": lambda: CLASSES.with_format("numpy"),
     "streamed dataset of classes": lambda: CLASSES.to_iterable_dataset(),
     "columns of a dataset": lambda: {name: CLASSES[name] for name in ("text", "label")},
+    "columns of a streamed dataset": lambda: {name: CLASSES.to_iterable_dataset()[name] for name in ("text", "label")},
     "columns": lambda: {"text": ["a b", "c", "d"], "label": ["x", "y", "x"]},
     "columns of series": lambda: {name: FRAME[name] for name in FRAME.columns},
     "named tuples": lambda: FRAME.itertuples(index=False),
@@ -164,6 +165,17 @@ def test_what_is_no_container_of_rows_is_refused_by_name(given: Any, says: str) 
     with pytest.raises(InputError, match=f"^rows: .*{says}") as caught:
         rows_in(given, "rows")
     assert "\n" not in str(caught.value)
+
+
+def test_classes_within_the_cells_of_a_column_have_their_names() -> None:
+    features = datasets.Features({"parts": {"of": datasets.List(datasets.ClassLabel(names=["x", "y"]))}})
+    parts = datasets.Dataset.from_dict({"parts": [{"of": [1, 0]}, {"of": []}]}, features=features)["parts"]
+    assert rows_in(parts, "rows") == [{"of": ["y", "x"]}, {"of": []}]
+    assert rows_in(parts["of"], "rows") == [["y", "x"], []]
+
+
+def test_what_a_transform_returns_has_no_classes() -> None:
+    assert rows_in(CLASSES.with_transform(lambda batch: {"label": ["own"] * 3})["label"], "rows") == ["own"] * 3
 
 
 def test_missing_cells_are_none() -> None:
