@@ -34,7 +34,10 @@ def is_message(value: Any) -> bool:
 def from_text(value: Any) -> Any:
     """Return the messages in a cell of a table, which holds them as JSON; any other text is returned as it is."""
     found = from_cell(value)
-    is_chat = isinstance(found, FaultyJson) or (isinstance(found, list) and bool(found) and all(map(is_message, found)))
+    if isinstance(found, FaultyJson):
+        is_chat = any(all(f'"{key}"' in value for key in form) for form in _FORMS)
+    else:
+        is_chat = isinstance(found, list) and bool(found) and all(map(is_message, found))
     return found if is_chat else value
 
 

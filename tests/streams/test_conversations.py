@@ -107,7 +107,11 @@ def test_rows_to_predict_end_with_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "row"), [(json.dumps([user("a")]), [user("a")]), ("[1, 2]", "[1, 2]"), ("[broken", "[broken")]
+    ("cell", "row"),
+    [
+        (json.dumps([user("a")]), [user("a")]),
+        *((text, text) for text in ("[1, 2]", "[broken", "[1e999]", '[{"a":1,"a":2}]')),
+    ],
 )
 def test_a_cell_to_predict_means_what_it_means_in_training(cell: str, row: Any) -> None:
     form = RowForm("task 'talk'", ("source",), "messages", asked=True)
