@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line separators, characters that change the text direction, and lone surrogates."""
@@ -21,7 +22,20 @@ Key = tuple[str | int, ...]
 """Path to a key of a stream file: key names and list indices, outermost first."""
 
 
-class InputError(ValueError):
+def _rebuilt(kind: type[Exception], arguments: tuple[object, ...], attributes: dict[str, Any]) -> Exception:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(attributes)
+    return error
+
+
+class _Sendable(Exception):
+    """Errors that reach another process with all their attributes: Python would call them with their message alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+class InputError(_Sendable, ValueError):
     """Invalid input: a stream file, an argument, data, a backbone. Exit code 2.
 
     Args:
@@ -155,7 +169,7 @@ class ExportError(RuntimeError):
     """Exported files do not compute what the bank computes; nothing was written. Exit code 1."""
 
 
-class Interrupted(RuntimeError):
+class Interrupted(_Sendable, RuntimeError):
     """Learning was stopped from outside (Ctrl-C, SIGTERM); the run folder can be resumed."""
 
     def __init__(self, message: str, signal_number: int) -> None:

@@ -75,7 +75,8 @@ def quick_columns(
 def _of_json_lines(file: TextFile, read: dict[str, list[Any]]) -> dict[str, list[Any]]:
     types: dict[str, Any] | None = None
     number, repeating, faulty = 1, {*read}, FaultyRows(file.place, "line")
-    for block in file.blocks(at_once=_BYTES_AT_ONCE // 4):
+    at_once = min(_BYTES_AT_ONCE // 4, file.limits.cell_chars // 2 + 1)  # longer blocks are not parsed as one
+    for block in file.blocks(at_once=at_once):
         cells = (
             None if types is None or len(block) > file.limits.cell_chars else _of_flat_lines(block, types, repeating)
         )
