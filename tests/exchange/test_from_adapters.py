@@ -56,6 +56,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"new_option": 1}, {}, "key new_option: got 1"),
     ({"scaling": "learned"}, {}, "key scaling: got 'learned'"),
     ({"reduction_factor": {"1": 2}}, {}, "key reduction_factor"),
+    ({"reduction_factor": 1e-320}, {}, "key reduction_factor"),
     ({"original_ln_after": False}, {}, "key original_ln_after: got False"),
     ({"residual_before_ln": False}, {}, "key residual_before_ln: got False"),
     ({"non_linearity": "mish"}, {}, "a bank has no equivalent of the activation 'mish'"),

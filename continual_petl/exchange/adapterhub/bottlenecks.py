@@ -42,7 +42,8 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 """The names of non-linearities in `adapters`."""
 DOWN, UP = "adapter_down.0", "adapter_up"
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Factor = Annotated[float, Field(ge=0.5, allow_inf_nan=False)]
+"""A bottleneck is never larger than what it reads; a size that no integer holds is not computed."""
 
 
 class BottleneckMethod(Method):
@@ -57,7 +58,7 @@ class BottleneckMethod(Method):
     }
     mh_adapter: Flag
     output_adapter: Flag
-    reduction_factor: _Positive
+    reduction_factor: _Factor
     non_linearity: Text
     cross_adapter: Flag = False
     is_parallel: Flag = False
