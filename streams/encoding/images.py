@@ -122,7 +122,8 @@ def _from_pillow(image: Any) -> NDArray[np.uint8]:
     if image.mode not in _EIGHT_BITS:
         raise NotAnImage(f"its mode is {image.mode}, with more than eight bits per channel; save it with eight")
     upright = importlib.import_module("PIL.ImageOps").exif_transpose(image)  # as datasets and transformers do
-    return np.ascontiguousarray(np.array(upright.convert("RGB"), dtype=np.uint8))
+    known = upright.convert("LA") if upright.mode == "La" else upright  # Pillow converts La to nothing else
+    return np.ascontiguousarray(np.array(known.convert("RGB"), dtype=np.uint8))
 
 
 def _from_numbers(image: Any) -> NDArray[np.uint8]:
@@ -137,5 +138,9 @@ def _from_numbers(image: Any) -> NDArray[np.uint8]:
     if pixels.dtype.kind not in "uif" or not np.array_equal(pixels, np.clip(np.round(pixels), 0, 255)):
         what = f"values from {pixels.min()} to {pixels.max()}" if pixels.dtype.kind in "uif" else "other values"
         raise NotAnImage(f"it has {what} of type {pixels.dtype}, but pixels are whole numbers from 0 to 255")
+    if pixels.dtype.kind == "f" and 0 < pixels.max() <= 1:
+        raise NotAnImage(
+            f"its pixels are only 0 and 1, of type {pixels.dtype}: multiply them by 255 if 1 is white, or make them integers"
+        )
     bytes_ = pixels.astype(np.uint8)
     return np.ascontiguousarray(np.stack([bytes_] * 3, axis=-1) if pixels.ndim == 2 else bytes_)

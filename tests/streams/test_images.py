@@ -48,6 +48,7 @@ def test_arrays_of_every_format_are_accepted(form: Any) -> None:
         ([[-1, 0]], "from -1 to 0"),
         ([[0.5, 1.0]], "from 0.5 to 1.0 of type float64"),
         ([[float("nan"), 1.0]], "whole numbers"),
+        ([[0.0, 1.0]], "only 0 and 1, of type float64: multiply them by 255"),
         ([[True, False]], "type bool"),
         ([["a", "b"]], "other values"),
     ],
@@ -161,6 +162,7 @@ def test_pillow_images_are_read(tmp_path: Path) -> None:
     image.save(tmp_path / "a.png")
     assert decode(str(tmp_path / "a.png")).tolist() == decode(image).tolist() == pixels.tolist()
     assert decode(image.convert("L"))[:, :, 0].tolist() == np.asarray(image.convert("L")).tolist()
+    assert decode(real.new("LA", (1, 1), (100, 255)).convert("La")).tolist() == [[[100, 100, 100]]]
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     with pytest.raises(NotAnImage, match="cannot be read as an image"):
         decode(str(tmp_path / "b.png"))
