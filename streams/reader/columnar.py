@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 _DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, ArithmeticError)
 _BYTES_AT_ONCE = 2**25
+_Part = TypeVar("_Part")
 
 
 def columnar_records(place: str, path: str, kind: str, limits: LimitsSpec, wanted: Wanted) -> Iterator[Numbered]:
@@ -80,7 +81,6 @@ def _parts(
     """
     columns, typed = wanted.columns, wanted.typed
     open_batches = partial(_parquet, most=2**20 if rest is None else 2**14) if kind == "parquet" else _arrow
-    number, size, packed = 0, 0, os.path.getsize(path)
     with _readable(place, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _arrow_schema(path)
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
@@ -102,18 +102,37 @@ def _parts(
             rest |= dict.fromkeys(others, [None] * FULL_ROWS)
             if texts := [name for name in others if _is_text(schema.field(name).type)]:
                 rest |= _first_texts(open_batches(place, path, limits, texts), texts)
-        for batch in open_batches(place, path, limits, names):
-            sizes = {name: _size(batch[name]) for name in names}
-            size += sum(sizes.values()) or batch.num_rows
-            check_unpacked(place, packed, size, limits)
-            for name in names:
-                check_cells(place, name, batch[name], limits, before=number)
-            number += batch.num_rows
-            for cells in _cells(batch, sizes, typed):
-                yield (
-                    len(cells[0]) if names else batch.num_rows,
-                    {name: decode(name, values) for name, values in zip(names, cells, strict=True)},
-                )
+        checked = _checked(place, path, limits, names, open_batches(place, path, limits, names))
+        for size, arrays in _ahead(checked):
+            yield size, {name: decode(name, _values(array, typed)) for name, array in zip(names, arrays, strict=True)}
+
+
+def _checked(
+    place: str, path: str, limits: LimitsSpec, names: Sequence[str], batches: Iterable[Any]
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of rows and the columns of as many rows at once as take little memory, once they are checked."""
+    number, size, packed = 0, 0, os.path.getsize(path)
+    for batch in batches:
+        sizes = {name: _size(batch[name]) for name in names}
+        size += sum(sizes.values()) or batch.num_rows
+        check_unpacked(place, packed, size, limits)
+        for name in names:
+            check_cells(place, name, batch[name], limits, before=number)
+        number += batch.num_rows
+        if not names:
+            yield batch.num_rows, []
+            continue
+        step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, sum(sizes.values())))
+        for start in range(0, batch.num_rows, step):
+            arrays = [_spread(batch[name].slice(start, step)) for name in names]
+            yield len(arrays[0]), arrays
+
+
+def _spread(array: Any) -> Any:
+    """Return an array without a dictionary, unless that holds few values for many rows."""
+    if pa.types.is_dictionary(array.type) and 2 * len(array.indices.unique()) > len(array):
+        return array.dictionary_decode()
+    return array
 
 
 @contextmanager
@@ -169,7 +188,7 @@ def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str], mo
     num_rows, at_once = 0, max(1, min(most, _BYTES_AT_ONCE * sum(claimed) // max(1, encoded)))
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for group in range(len(groups)):  # nested texts cannot be read across groups
-            for batch in _ahead(file.iter_batches(at_once, [group], list(names), use_threads=False)):
+            for batch in file.iter_batches(at_once, [group], list(names), use_threads=False):
                 num_rows += batch.num_rows
                 yield batch
     if min(claimed, default=0) < 0 or sum(claimed) != num_rows:
@@ -179,13 +198,13 @@ def _parquet(place: str, path: str, limits: LimitsSpec, names: Sequence[str], mo
         )
 
 
-def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches, each while the next is decoded in another thread."""
+def _ahead(parts: Iterator[_Part]) -> Iterator[_Part]:
+    """Yield parts, each while the next is read in another thread."""
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = thread.submit(next, batches, None)
-            yield batch
+        coming = thread.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = thread.submit(next, parts, None)
+            yield part
 
 
 def _arrow(place: str, path: str, limits: LimitsSpec, names: Sequence[str]) -> Iterator[Any]:
@@ -228,22 +247,15 @@ def _first_texts(batches: Iterator[Any], names: Sequence[str]) -> dict[str, list
     return found
 
 
-def _cells(batch: Any, sizes: Mapping[str, int], typed: bool) -> Iterator[list[list[Any]]]:
-    """Yield the cells of each column, for as many rows at once as take little memory."""
-    step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, sum(sizes.values())))
-    for start in range(0, batch.num_rows, step):
-        yield [_values(batch[name].slice(start, step), typed) for name in sizes]
-
-
 def _values(array: Any, typed: bool = False) -> list[Any]:
     """Return the cells of a column as Python values; equal texts of a dictionary are one object."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _values(array.storage, typed)
     if pa.types.is_dictionary(kind):
+        if not pa.types.is_dictionary((spread := _spread(array)).type):
+            return _values(spread, typed)
         used = array.indices.unique()
-        if 2 * len(used) > len(array):  # nothing is saved
-            return _values(array.dictionary_decode(), typed)
         values = dict(zip(used.to_pylist(), _values(array.dictionary.take(used), typed), strict=True))
         return [values[place] for place in array.indices.to_pylist()]
     if pa.types.is_map(kind):

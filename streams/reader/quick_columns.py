@@ -12,7 +12,8 @@ import io
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -76,18 +77,34 @@ def _of_json_lines(file: TextFile, read: dict[str, list[Any]]) -> dict[str, list
     types: dict[str, Any] | None = None
     number, repeating, faulty = 1, {*read}, FaultyRows(file.place, "line")
     at_once = min(_BYTES_AT_ONCE // 4, file.limits.cell_chars // 2 + 1)  # longer blocks are not parsed as one
-    for block in file.blocks(at_once=at_once):
-        cells = (
-            None if types is None or len(block) > file.limits.cell_chars else _of_flat_lines(block, types, repeating)
-        )
+
+    def add(block: str, table: Future[Any] | None) -> None:
+        nonlocal number, types
+        cells = None if table is None or types is None else _of_table(table.result(), types, block, repeating)
         if cells is None:
             lines = io.StringIO(block, newline="\n")
             rows = [row for _, row in rows_of_lines(number, lines, file, faulty, read.keys())]
             cells = {name: column_of(rows, name) for name in read}
             types = types or _types_of(cells)
+            number += block.count("\n")
+        else:
+            number += len(next(iter(cells.values())))  # each line is a row
         for name, column in read.items():
             column += cells[name]
-        number += block.count("\n")
+
+    with ThreadPoolExecutor(1) as thread:  # parses a block while the one before it becomes Python objects
+        before: tuple[str, Future[Any] | None] | None = None
+        for block in file.blocks(at_once=at_once):
+            data = None if types is None or len(block) > file.limits.cell_chars else _flat_lines(block)
+            parsed = None if types is None or data is None else thread.submit(_parsed, data, types)
+            if before is not None:
+                add(*before)
+            before = block, parsed
+            if types is None:
+                add(*before)
+                before = None
+        if before is not None:
+            add(*before)
     faulty.check()
     return read
 
@@ -103,23 +120,26 @@ def _types_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any] | None:
     return None
 
 
-def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) -> dict[str, list[Any]] | None:
-    """Return columns of lines that hold one object each, without objects in them; None if some line needs a closer look.
+def _flat_lines(block: str) -> bytes | None:
+    """Return lines that hold one object each, without objects in them, as bytes; None if some line needs a closer look.
 
     pyarrow takes objects one after the other, wherever their lines end, and ends the process if there is something else
     between them. So each line may have only two braces, its first and last character: then it is one object, or no JSON.
     """
-    import pyarrow as pa
-    import pyarrow.json as arrow_json
-
     data = block.removesuffix("\n").encode()
     num_lines = data.count(b"\n") + 1
-    between = data.count(b"}\n{") == num_lines - 1 and data.startswith(b"{") and data.endswith(b"}")
+    between = data.startswith(b"{") and data.endswith(b"}") and data.count(b"}\n{") == num_lines - 1
     if not between or not data.count(b"{") == data.count(b"}") == num_lines or data.count(b"[") > _MOST_LISTS:
         return None
     has_name = b"Inf" in data or b"-NaN" in data  # searching for the pattern takes as long as parsing
-    if has_name and _NO_JSON.search(data):
-        return None
+    return None if has_name and _NO_JSON.search(data) else data
+
+
+def _parsed(data: bytes, types: Mapping[str, Any]) -> Any:
+    """Return a table of lines that hold one object each; None if pyarrow reads something else in them."""
+    import pyarrow as pa
+    import pyarrow.json as arrow_json
+
     try:
         table = arrow_json.read_json(
             pa.BufferReader(data),
@@ -128,10 +148,15 @@ def _of_flat_lines(block: str, types: Mapping[str, Any], repeating: set[str]) ->
         )
     except (OSError, ValueError):  # pyarrow's errors are of these types, too
         return None
-    if len(table) != num_lines:
+    return table if len(table) == data.count(b"\n") + 1 else None
+
+
+def _of_table(table: Any, names: Collection[str], block: str, repeating: set[str]) -> dict[str, list[Any]] | None:
+    """Return the columns of a table of some lines; None if there is none, or if it does not say what a column holds."""
+    if table is None:
         return None
     found = dict[str, list[Any]]()
-    for name in types:
+    for name in names:
         if table[name].null_count < len(table):
             found[name] = _cells(name, table[name], repeating)
         elif json.dumps(name, ensure_ascii=False) in block or "\\" in block:  # null, or not there

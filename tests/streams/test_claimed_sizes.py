@@ -125,12 +125,15 @@ def _fails_inside(*_: Any, **__: Any) -> Any:
         raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
 
 
+@pytest.mark.parametrize("step", ["_spread", "_values"])  # the first runs in a thread of its own
 @pytest.mark.parametrize("name", ["rows.arrow", "rows.parquet", "rows.csv", "rows.jsonl", "rows.txt"])
-def test_memory_that_runs_out_is_about_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_is_about_the_file(
+    tmp_path: Path, name: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / name
     if name in ("rows.arrow", "rows.parquet"):
         write_table(path, table(TEXTS))
-        monkeypatch.setattr("continual_petl.streams.reader.columnar._cells", _fails)
+        monkeypatch.setattr(f"continual_petl.streams.reader.columnar.{step}", _fails)
     else:
         path.write_text(csv_text() if name == "rows.csv" else json_lines())
         monkeypatch.setattr("continual_petl.streams.reader.text_file.TextFile.blocks", _fails)
