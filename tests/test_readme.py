@@ -50,9 +50,12 @@ def test_bank_example_is_valid() -> None:
     assert BankChoice.model_validate(yaml.safe_load(blocks("yaml")[1])["bank"]).resolve().layers == "6-11"
 
 
-def test_every_preset_is_in_the_table() -> None:
-    table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is pure data")[0]
+def test_every_preset_is_in_the_table_of_methods() -> None:
+    table = (ROOT / "docs" / "methods.md").read_text("utf-8").split("| preset |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == {*PRESETS, FUSION}
+    number = len({*PRESETS, FUSION})
+    assert f"There are {number} presets" in (ROOT / "README.md").read_text("utf-8")
+    assert f"| {number} presets," in (ROOT / "docs" / "compared.md").read_text("utf-8")
 
 
 def test_every_command_parses() -> None:

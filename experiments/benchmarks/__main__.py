@@ -1,6 +1,6 @@
 """The command: ``python -m experiments.benchmarks TABLE [--quick] [--out FOLDER] ...``.
 
-``render FILE.json ...`` regenerates the Markdown of results, ``readme`` the tables of README from the committed results;
+``render FILE.json ...`` regenerates the Markdown of results, ``readme`` what README and docs/results.md say;
 ``environments`` creates the peers' environments.
 """
 
@@ -13,10 +13,11 @@ from continual_petl._process import keep_freed_memory
 from continual_petl.errors import InputError
 from experiments.benchmarks.bench import TABLES, render, run
 from experiments.benchmarks.environments import make_environments
+from experiments.benchmarks.markdown import replace_section
 from experiments.benchmarks.options import ROOT, parse
 from experiments.benchmarks.peers.client import PeerError
 from experiments.benchmarks.result import read_result
-from experiments.benchmarks.summary import written
+from experiments.benchmarks.summary import BEGIN, END, section, summary
 
 
 def main(arguments: list[str]) -> int:
@@ -27,8 +28,8 @@ def main(arguments: list[str]) -> int:
                 for file in map(Path, files):
                     file.with_suffix(".md").write_text(render(read_result(file)), encoding="utf-8")
             case ["readme"]:
-                readme = ROOT / "README.md"
-                readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
+                replace_section(ROOT / "README.md", BEGIN, END, summary())
+                replace_section(ROOT / "docs" / "results.md", BEGIN, END, section())
             case ["environments", *more]:
                 make_environments(more)
             case _:

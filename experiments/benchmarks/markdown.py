@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from continual_petl.errors import InputError
 from experiments.benchmarks.result import Result
@@ -24,17 +25,17 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def between(readme: str, begin: str, end: str, section: str) -> str:
-    """Return a README whose section between two markers is replaced.
+def replace_section(path: Path, begin: str, end: str, section: str) -> None:
+    """Write a file again with another section between two markers.
 
     Raises:
-        InputError: if the README lacks one of the markers.
+        InputError: if the file lacks one of the markers.
     """
-    before, first, rest = readme.partition(begin)
+    before, first, rest = path.read_text(encoding="utf-8").partition(begin)
     _, last, after = rest.partition(end)
     if not (first and last):
-        raise InputError(f"README.md: it needs the lines {begin} and {end}; the tables are written between them.")
-    return f"{before}{begin}\n{section}\n{end}{after}"
+        raise InputError(f"{path.name}: it needs the lines {begin} and {end}; the tables are written between them.")
+    path.write_text(f"{before}{begin}\n{section}\n{end}{after}", encoding="utf-8")
 
 
 def number(value: float, digits: int = 3) -> str:

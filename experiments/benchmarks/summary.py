@@ -1,14 +1,13 @@
-"""README's tables, generated from the committed results: a step, mixed batches, the k-th task; and a sentence on one run of
-many tasks.
+"""What README and docs/results.md say about speed, from the committed results: a step, mixed batches, the k-th task.
 
-``python -m experiments.benchmarks readme`` writes them between two markers; a test compares README with the results.
+``python -m experiments.benchmarks readme`` writes it between two markers; a test compares both files with the results.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.benchmarks.markdown import between, factor, grid, number, percent
+from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.result import Result, read_result
 from experiments.benchmarks.tables.course import NAME
 from experiments.benchmarks.tables.growth import SHOWN, around
@@ -19,26 +18,49 @@ BEGIN, END = "<!-- start of the benchmarks -->", "<!-- end of the benchmarks -->
 
 
 def section(folder: Path = RESULTS) -> str:
-    """Return the text between the two markers."""
-    step, mixed, growth, course = (
-        read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth", "course")
+    """Return the section of docs/results.md: three tables, and a sentence on one run of many tasks."""
+    step, mixed, growth, course = _read(folder)
+    return "\n\n".join([_setting(step), _step(step), _mixed(mixed), _growth(growth), _course(course)])
+
+
+def summary(folder: Path = RESULTS) -> str:
+    """Return the section of README: one paragraph."""
+    step, mixed, growth, _ = _read(folder)
+    batch, facts = step.settings["batch"], step.facts["candidates"]
+    best = {who: min(step.medians[name] for name in step.samples if facts[name]["who"] == who) for who in PEERS}
+    many = max(
+        int(name.rpartition(", ")[2].split()[0]) for name in mixed.facts["candidates"] if name.endswith(" tasks")
     )
+    speed = {
+        name: number(mixed.settings["batch"] / mixed.medians[f"{name}, {many} tasks"])
+        for name in ("ours, houlsby", "adapters, tuned", "ours, lora", "peft, tuned")
+    }
+    sizes = sorted(int(size) for size in growth.facts["ours"]["costs"])
+    first, last = (number(growth.medians[f"ours, after {size} tasks"], 2) for size in (sizes[0], sizes[-1]))
+    return (
+        f"{_setting(step)} A training step of Houlsby adapters processes {number(batch / step.medians['ours'])} "
+        f"examples/s, the best ones of `adapters` and `peft` {number(batch / best['adapters'])} and "
+        f"{number(batch / best['peft'])}. In batches with rows of {many} tasks, Houlsby banks answer "
+        f"{speed['ours, houlsby']} rows/s (`adapters`: {speed['adapters, tuned']}) and LoRA {speed['ours, lora']} (`peft`: "
+        f"{speed['peft, tuned']}). Learning a small task, checking 20 earlier ones and committing takes {first} s after "
+        f"{sizes[0]} tasks and {last} s after {sizes[-1]:,}."
+    )
+
+
+PEERS = ("adapters", "peft")
+
+
+def _read(folder: Path) -> list[Result]:
+    return [read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth", "course")]
+
+
+def _setting(step: Result) -> str:
     machine = step.machine
-    units = ", ".join(machine.units)
-    intro = (
-        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32; medians of one run with alternating "
-        f"candidates; the peers are {_version(step, 'adapters')} and {_version(step, 'peft')}, at their best settings."
+    return (
+        f"MiniLM on {machine.cores} cores ({machine.processor}, {', '.join(machine.units)}), fp32; medians of one run with "
+        f"alternating candidates; the peers are {_version(step, 'adapters')} and {_version(step, 'peft')}, at their best "
+        "settings."
     )
-    return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth), _course(course)])
-
-
-def written(readme: str, folder: Path = RESULTS) -> str:
-    """Return README with the current section.
-
-    Raises:
-        InputError: if README lacks one of the markers.
-    """
-    return between(readme, BEGIN, END, section(folder))
 
 
 def _version(result: Result, peer: str) -> str:
@@ -48,7 +70,7 @@ def _version(result: Result, peer: str) -> str:
 def _step(result: Result) -> str:
     settings, facts = result.settings, result.facts["candidates"]
     shown = {"ours": "ours"}
-    for who in ("adapters", "peft"):
+    for who in PEERS:
         names = [name for name in result.samples if facts[name]["who"] == who]
         shown[min(names, key=lambda name: result.medians[name])] = who
     rows = [

@@ -16,6 +16,7 @@ import torch
 
 from continual_petl.errors import InputError
 from experiments.benchmarks.machine import commit, describe, versions
+from experiments.benchmarks.markdown import replace_section
 from experiments.studies import readme
 from experiments.studies.ledger import Book, Ledger, Line, Made
 from experiments.studies.made_up import make_up
@@ -29,6 +30,7 @@ from experiments.studies.workers import Outcome, Place, Workers, started
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"
+README, RESULTS = ROOT / "README.md", ROOT / "docs" / "results.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,12 +177,12 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Regenerate all pages and RESULTS.md from the ledgers, and README's section if they are the repository's ledgers."""
+    """Regenerate all pages and RESULTS.md from the ledgers; README and docs/results.md, too, if they are the repository's."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:
         write_page(study, request.scale, book, request.out)
     write_results(studies, request.scale, book, request.out)
     if request.out == EXPERIMENTS and request.scale == SMALL:
-        file = ROOT / "README.md"
-        file.write_text(readme.written(file.read_text(encoding="utf-8"), studies, SMALL, book), encoding="utf-8")
+        for path, text in ((README, readme.summary(SMALL, book)), (RESULTS, readme.section(studies, SMALL, book))):
+            replace_section(path, readme.BEGIN, readme.END, text)

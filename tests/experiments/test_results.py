@@ -1,4 +1,4 @@
-"""Committed results: the Markdown matches the raw numbers, and README matches both."""
+"""Committed results: the Markdown matches the raw numbers, and README and docs match both."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from continual_petl.errors import InputError
+from experiments.benchmarks import summary as benchmarks
 from experiments.benchmarks.bench import TABLES, render
+from experiments.benchmarks.markdown import replace_section
 from experiments.benchmarks.result import read_result
-from experiments.benchmarks.summary import BEGIN, END, RESULTS, section, written
+from experiments.benchmarks.summary import RESULTS
 from experiments.studies import readme
 from experiments.studies.command import EXPERIMENTS, ledgers
 from experiments.studies.ledger import Book
@@ -32,29 +34,45 @@ def test_result_has_a_commit_and_matching_markdown(file: Path) -> None:
     assert file.with_suffix(".md").read_text(encoding="utf-8") == render(result)
 
 
-def test_readme_matches_the_benchmark_results() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert written(text) == text
-    assert section() in text
+FILES_WITH_RESULTS = (ROOT / "README.md", ROOT / "docs" / "results.md")
+
+
+def between(path: Path, begin: str, end: str) -> str:
+    """Return the section of a file between two markers."""
+    return path.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
+
+
+def test_readme_and_docs_match_the_benchmark_results() -> None:
+    found = [between(path, benchmarks.BEGIN, benchmarks.END) for path in FILES_WITH_RESULTS]
+    assert found == [benchmarks.summary(), benchmarks.section()], "run `python -m experiments.benchmarks readme`"
 
 
 @pytest.mark.slow
-def test_readme_matches_the_study_ledgers() -> None:
-    text, studies, book = (
-        (ROOT / "README.md").read_text(encoding="utf-8"),
-        [*map(find, NAMES)],
-        Book(ledgers(EXPERIMENTS)),
+def test_readme_and_docs_match_the_study_ledgers() -> None:
+    studies, book = [*map(find, NAMES)], Book(ledgers(EXPERIMENTS))
+    found = [between(path, readme.BEGIN, readme.END) for path in FILES_WITH_RESULTS]
+    summary, section = readme.summary(SMALL, book), readme.section(studies, SMALL, book)
+    assert found == [summary, section], "run `python -m experiments.studies pages`"
+    assert section.count("| exactly 0 |") == 5, (
+        "expected one row for each of four kinds of bank, and one for full copies"
     )
-    assert readme.written(text, studies, SMALL, book) == text, "run `python -m experiments.studies pages`"
-    said = readme.section(studies, SMALL, book)
-    assert said.count("| exactly 0 |") == 5, "expected one row for each of four kinds of bank, and one for full copies"
-    assert "sequential fine-tuning" in said
-    assert "Houlsby banks with 2.04 % as many parameters" in said
+    assert "Houlsby banks with 2.04 % as many parameters" in section
+    assert summary.count("| exactly 0 |") == 2
+    for said in (summary, section):
+        assert "sequential fine-tuning" in said
+    rows = [line for line in summary.splitlines() if line.startswith("| ")]
+    assert len(rows) == 6
+    assert {*rows} < {*section.splitlines()}
     assert readme.section(studies, SMALL, Book()) == "", "studies that were not run must not be mentioned"
+    assert readme.summary(SMALL, Book()) == ""
 
 
-def test_readme_without_markers_is_an_error() -> None:
-    with pytest.raises(InputError, match=f"it needs the lines {BEGIN} and {END}"):
-        written(f"# Title\n{BEGIN}\n")
-    with pytest.raises(InputError, match=f"it needs the lines {readme.BEGIN} and {readme.END}"):
-        readme.written(f"# Title\n{readme.BEGIN}\n", [], SMALL, Book())
+def test_a_file_without_markers_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("# Title\n<!-- begin -->\n")
+    with pytest.raises(InputError, match=r"README\.md: it needs the lines <!-- begin --> and <!-- end -->"):
+        replace_section(path, "<!-- begin -->", "<!-- end -->", "text")
+    assert path.read_text() == "# Title\n<!-- begin -->\n"
+    path.write_text("# Title\n<!-- begin -->\nold\n<!-- end -->\nmore\n")
+    replace_section(path, "<!-- begin -->", "<!-- end -->", "new")
+    assert path.read_text() == "# Title\n<!-- begin -->\nnew\n<!-- end -->\nmore\n"
