@@ -28,16 +28,14 @@ environment: $(VENV)/.all  ## install everything that `make check` needs in one 
 demo: $(VENV)/.quickstart  ## learn the packaged quickstart stream, offline, into RUN_DIR (runs/quickstart)
 	HF_HUB_OFFLINE=1 WANDB_MODE=$${WANDB_MODE:-offline} $(bin)/continual-petl run quickstart --run-dir $(RUN_DIR)
 
-offline := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 WANDB_MODE=disabled TOKENIZERS_PARALLELISM=false
-
 test: $(VENV)/.dev  ## the default tests: small, seeded, offline
-	$(offline) $(bin)/pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(bin)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples, a browser if there is one
-	$(offline) $(bin)/pytest --numprocesses auto --dist worksteal -m slow $(ARGS)
+	$(bin)/pytest --numprocesses auto --dist worksteal -m slow $(ARGS)
 
 smoke: $(VENV)/.dev  ## the tests that the pre-commit hook runs; a few seconds
-	$(offline) $(bin)/pytest --quiet -m smoke
+	$(bin)/pytest --quiet -m smoke
 
 lint: $(VENV)/.dev  ## ruff: rules and format
 	$(bin)/ruff check .

@@ -13,8 +13,11 @@ import pytest
 
 # More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Tests never use the internet, nor do the processes that they start.
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "disabled"}
 # W&B would report its own errors over the internet, from threads that are started again in every forked process.
 os.environ["WANDB_ERROR_REPORTING"] = "false"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # otherwise it warns in every forked process
 # Processes that a shell starts in the background ignore SIGINT, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

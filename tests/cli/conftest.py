@@ -27,14 +27,6 @@ def bench(learned_bench: Bench, tmp_path: Path) -> Bench:
     return learned_bench.copy(tmp_path / "bench")
 
 
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the Hub unreachable."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-
-
 @pytest.fixture(scope="session")
 def light_processes() -> Iterator[LightProcesses]:
     """Return an object that runs commands in processes without heavy imports."""

@@ -141,7 +141,6 @@ OF_THE_BACKBONE = [
 ]
 
 
-@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("case", OF_THE_BACKBONE, ids=lambda case: case.name.replace(" ", "-"))
 def test_unsuitable_backbone_is_refused(
     bench: Bench, case: Case, backbone_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]

@@ -178,7 +178,6 @@ CASES = [
 ]
 
 
-@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_invalid_data_is_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     bench.refuses(case, capsys)

@@ -71,7 +71,7 @@ def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.backbones.max_length.source_of", lambda name: name)
 
 
-@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.usefixtures("meant")
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
 def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], capsys: Any) -> None:
     told = _told(bench, STREAM, capsys, *words)
@@ -83,7 +83,7 @@ def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], c
     assert right == {line: text for line, text in told.items() if line != 24}
 
 
-@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.usefixtures("meant")
 @pytest.mark.parametrize(
     ("old", "new", "at"),
     [
@@ -101,13 +101,13 @@ def test_mistake_in_one_task_does_not_hide_others_or_shift_lines(
         assert told[line].startswith(SAYS[line]), told[line]
 
 
-@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.usefixtures("meant")
 def test_backbone_is_checked_even_if_every_task_has_a_mistake(bench: Bench, capsys: Any) -> None:
     told = _told(bench, STREAM.replace("kind: classification", "kind: clasification"), capsys)
     assert list(told) == [4, 5, 9, 12, 18, 22, 24]
 
 
-@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.usefixtures("meant")
 def test_misspelt_key_does_not_stop_other_checks_unless_it_affects_reading(bench: Bench, capsys: Any) -> None:
     assert list(_told(bench, STREAM.replace("training:", "trainign:"), capsys)) == sorted({6, *SAYS})
     # Without data_dir no file can be found, so mistakes in the data are not reported.
@@ -136,7 +136,7 @@ def test_bank_and_data_mistakes_are_reported_together(
     assert told[24].startswith("key tasks.3.bank: task 'preset', bank: bottleneck 17")
 
 
-@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.usefixtures("meant")
 @pytest.mark.parametrize("preset", ["houlsbi", "houlsby"])
 def test_invalid_stream_downloads_nothing(
     bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any

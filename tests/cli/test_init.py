@@ -205,7 +205,7 @@ def test_learning_rate_follows_the_chosen_preset(here: Path) -> None:
         assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
 
 
-def test_files_that_need_a_generating_backbone_are_named(here: Path, offline: None, capsys: Any) -> None:
+def test_files_that_need_a_generating_backbone_are_named(here: Path, capsys: Any) -> None:
     rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["init", "questions.csv", "chats.jsonl", "pairs.csv"]) == 0

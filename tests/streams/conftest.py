@@ -16,10 +16,7 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(
 
 
 @pytest.fixture(autouse=True)
-def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+def _caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH", "HF_MODULES_CACHE"):
         monkeypatch.setattr(f"datasets.config.{name}", os.fspath(tmp_path / "hf-cache" / name))
 
