@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from continual_petl._lazy import FROM_ABOVE
+from continual_petl.added import Registry
 from continual_petl.errors import InputError, raise_problems
 
 if TYPE_CHECKING:
@@ -127,14 +128,12 @@ class KnownName:
     """The annotation of a name in a specification, checked like a `Literal` of all names that are known at that time.
 
     Args:
-        names: returns these names.
+        registry: knows these names.
         refuse: is called first with a name that is not known, and may raise an error of its own.
     """
 
-    def __init__(
-        self, names: Callable[[], tuple[str, ...]], refuse: Callable[[object], None] = lambda value: None
-    ) -> None:
-        self._names, self._refuse = names, refuse
+    def __init__(self, registry: Registry[Any], refuse: Callable[[object], None] = lambda value: None) -> None:
+        self._registry, self._refuse = registry, refuse
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic checks and writes a name."""
@@ -144,10 +143,11 @@ class KnownName:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the names for the JSON Schema."""
-        return {"enum": list(self._names()), "type": "string"}
+        return {"enum": list(self._registry.names()), "type": "string"}
 
     def _checked(self, value: object) -> str:
-        if isinstance(value, str) and value in self._names():
+        names = self._registry.names()
+        if isinstance(value, str) and value in names:
             return value
         self._refuse(value)
-        raise PydanticCustomError(UNKNOWN_NAME, "Input should be one of {names}", {"names": ", ".join(self._names())})
+        raise PydanticCustomError(UNKNOWN_NAME, "Input should be one of {names}", {"names": ", ".join(names)})

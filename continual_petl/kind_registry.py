@@ -165,5 +165,5 @@ def _refuse(value: object) -> None:
         raise InputError(not_allowed(value))
 
 
-KindName = Annotated[str, KnownName(kind_names, _refuse)]
+KindName = Annotated[str, KnownName(REGISTRY, _refuse)]
 """The name of a kind, as in a stream file."""

@@ -28,7 +28,6 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import RowFacts, build_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.certificate import LearnedTask
 from continual_petl.store.certificate.history import History
 from continual_petl.store.certificate.values import Origin
 from continual_petl.store.commit import TrainedBank
@@ -198,8 +197,7 @@ def _without_rows(session: Session, entry: TaskSpec, imported: Imported, origin:
     differing = _write(session, plan, bank, imported, probe)
     session.request.stop_here(f"before task {plan.name!r} was committed", "starts over")
     notice = f"{_notice(entry, origin)}; it was imported without rows, so its scores are not measured"
-    record = LearnedTask.of(
-        plan,
+    facts = dict(
         origin=origin,
         max_length=backbone.max_length,
         preparation=session.models.preparation,
@@ -209,7 +207,7 @@ def _without_rows(session: Session, entry: TaskSpec, imported: Imported, origin:
     )
     history = History(task=plan.name, curve=NO_CURVE, kept=None, answered={})
     clock.lap("evaluate")
-    return TrainedBank(plan=record, bank=bank, backbone=backbone, probe=probe, history=history, seconds=clock.laps)
+    return TrainedBank(backbone, plan, bank, facts=facts, probe=probe, history=history, seconds=clock.laps)
 
 
 def _notice(entry: TaskSpec, origin: Origin) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -16,12 +17,12 @@ from torch import Tensor
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.task_bank import TaskBank
-from continual_petl.store.certificate.certificate import HISTORY, ROUTER, Certificate, LearnedTask, write_certificate
+from continual_petl.store.certificate.certificate import HISTORY, ROUTER, Certificate, write_certificate
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
-from continual_petl.store.certificate.values import as_tensors
+from continual_petl.store.certificate.values import BankReference, as_tensors
 from continual_petl.store.dependencies import read_banks
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
@@ -35,8 +36,10 @@ from continual_petl.store.verify.replay import decode_probe, replay
 class TrainedBank(TaskBank):
     """A bank, in its stored form (`Bank.fold`), that has been learned and scored but not committed."""
 
-    plan: LearnedTask
-    """What the certificate will say about it, as far as it is known before the commit."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What its certificate records besides the plan and what the commit adds; empty if the plan is a certificate already."""
+    reads: tuple[BankReference, ...] = ()
+    """The banks that a fused bank reads."""
     probe: Mapping[str, Tensor]
     """Inputs; see `continual_petl.store.verify.probe.make_probe`."""
     history: History
@@ -65,8 +68,8 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, since
             the new bank could then take its position; or if writing fails.
     """
-    record, backbone = learned.plan, learned.backbone
-    task = record.task
+    plan, backbone = learned.plan, learned.backbone
+    task = plan.task
     check_modes(task, backbone.model, dropout=False)
     store.check_complete()
     tombstone = tombstone_of(store, task, "replaced") if replaces else None
@@ -78,18 +81,20 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in learned.bank.tensors().items()}
         entries = entries_of(tensors, tensor_digests(tensors))
         files = {path.name: _write(path, tensors)}
-        check_fits(record, backbone, entries)
+        check_fits(plan, backbone, entries)
         stored = read_tensors(path, max_file_bytes(entries), files[path.name], f"task {task!r}")
-        written = filled_bank(record, backbone, as_tensors(stored))
-        written.read(read_banks(run or store, record, record.reads))
-        inputs, own = dict(learned.probe), TaskBank(backbone, record, written.to(backbone.model.device))
+        written = filled_bank(plan, backbone, as_tensors(stored))
+        written.read(read_banks(run or store, plan, learned.reads))
+        inputs, own = dict(learned.probe), TaskBank(backbone, plan, written.to(backbone.model.device))
         certified = {**inputs, OUTPUTS: replay(own, inputs), **decode_probe(own, inputs)}
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
         if learned.router is not None:
             files[ROUTER] = _write(folder / ROUTER, learned.router)
         files[HISTORY] = write_history(folder / HISTORY, learned.history)
         certificate = Certificate.of(
-            record,
+            plan,
+            **learned.facts,
+            reads=learned.reads,
             index=0 if newest is None else newest.index + 1,
             predecessor=None if newest is None else newest.seal,
             backbone=backbone.digest,

@@ -193,6 +193,7 @@ def commit_staged(session: Session, task: TaskSpec, lost: tuple[str, ...]) -> di
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     learned = TrainedBank(
         plan=certificate,
+        reads=certificate.reads,
         bank=staged.load_bank(task.name, backbone, run=session.store),
         backbone=backbone,
         probe=probe,

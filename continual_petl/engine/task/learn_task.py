@@ -33,7 +33,6 @@ from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
 from continual_petl.engine.trainers import KeepSignals, fitting_trainer, partly_validated, quiet
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
-from continual_petl.store.certificate.certificate import LearnedTask
 from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.commit import TrainedBank, commit_task
@@ -130,7 +129,7 @@ def scored(
         notices: notices for the certificate, besides those of the data.
         lost: see `TrainedBank`.
         stop: what to say if a stop was asked for while the splits were predicted; empty: the caller stops.
-        facts: more fields of `LearnedTask`.
+        facts: more fields of `Certificate`.
     """
     session, plan, backbone = run.session, run.plan, run.backbone
     scores, answers = _predict_splits(run)
@@ -139,9 +138,9 @@ def scored(
     if facts.get("training_attention") == backbone.attention:
         del facts["training_attention"]  # only recorded if the bank predicts with another one
     learned = TrainedBank(
-        plan=LearnedTask.of(
-            plan,
-            reads=banks_read(session, plan),
+        plan=plan,
+        reads=banks_read(session, plan),
+        facts=dict(
             max_length=backbone.max_length,
             preparation=session.models.preparation,
             scores=scores,

@@ -45,8 +45,11 @@ ROUTER = "router.safetensors"
 FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
-class LearnedTask(TaskPlan):
-    """A plan, and what is known once the task has been learned and its bank scored; see `Certificate`."""
+class Certificate(TaskPlan):
+    """The human-readable part of a certificate: the plan that the task was learned with, the results, and the committed bank.
+
+    It is the plan, grown: nothing of the plan is copied into it field by field.
+    """
 
     parent: BankReference | None = None
     """The bank that this one started as a copy of, if any."""
@@ -69,19 +72,6 @@ class LearnedTask(TaskPlan):
     """Attention implementation that the bank was trained with; None if the bank also predicts with it, or was not trained
     here."""
 
-    @classmethod
-    def of(cls, known: TaskPlan, **facts: Any) -> Self:
-        """Return a record with everything that a plan or another record holds, and more facts."""
-        same = {name: getattr(known, name) for name in type(known).model_fields if name in cls.model_fields}
-        return cls(**same | facts)
-
-
-class Certificate(LearnedTask):
-    """The human-readable part of a certificate: the plan that the task was learned with, the results, and the committed bank.
-
-    One record grows from the plan to the certificate: nothing in it is copied field by field.
-    """
-
     format_version: Literal[2] = 2
     index: Index
     """0-based position in the chain, whose entries are in the order in which they were written."""
@@ -102,6 +92,11 @@ class Certificate(LearnedTask):
     """Environment in which the probe and the scores were computed; the bank predicts with its attention implementation."""
 
     _seal: str | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, known: TaskPlan, **facts: Any) -> Self:
+        """Return a certificate with everything that a plan or another certificate holds, and more facts."""
+        return cls(**{name: getattr(known, name) for name in type(known).model_fields} | facts)
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

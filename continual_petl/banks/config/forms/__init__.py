@@ -49,5 +49,5 @@ def register_form(form: FormConfig) -> None:
 
 FORMS: dict[str, FormConfig] = {name: find_form(name) for name in REGISTRY.built_in}
 """The forms of this package."""
-FormName = Annotated[str, KnownName(form_names)]
+FormName = Annotated[str, KnownName(REGISTRY)]
 """The name of a form, as in a stream file."""
