@@ -22,11 +22,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Annotated, Literal
 
 import lightning as L
 import numpy as np
 import torch
-from pydantic import ValidationError
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
@@ -47,7 +48,7 @@ from continual_petl.router.task_sums import NUM_LAYERS
 from continual_petl.router.totals import Totals, totals_of
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.values import BankReference, Start, StartCandidate
-from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+from continual_petl.store.files.sealed import read_record, write_record
 
 FILE = "start.json"
 MAX_PARENTS = 3
@@ -60,8 +61,14 @@ bank, if it is tried with all steps of the task."""
 HEAD_START = 6.0
 """The number for fits that are shorter than the task's own, since an early lead may not last: in
 `experiments/transfer`, leads of almost five standard errors were lost by the end of training."""
-_VERSION = {"format_version": 1}
-_SECONDS = "seconds"
+
+
+class _Decided(Start):
+    """The content of start.json."""
+
+    format_version: Literal[1] = 1
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    """How long it took to decide; earlier versions did not write it."""
 
 
 def decide_start(run: TaskRun) -> Start | None:
@@ -81,8 +88,7 @@ def decide_start(run: TaskRun) -> Start | None:
     if start is None:
         parents = [certified_bank(run.session, task) for task in named] if isinstance(named, tuple) else None
         start = _averaged(run, parents) if parents is not None else _chosen(run)
-        spent = {_SECONDS: run.clock.so_far("start")}
-        write_sealed(run.folder / FILE, {**_VERSION, **spent, **start.model_dump(mode="json")})
+        write_record(run.folder / FILE, _Decided(**dict(start), seconds=run.clock.so_far("start")))
     initialise(run, start.taken)
     return start
 
@@ -224,15 +230,9 @@ def _saved(run: TaskRun) -> Start | None:
     path = run.folder / FILE
     if not path.exists():
         return None
-    raw, _ = read_sealed(path, _VERSION["format_version"], f"task {run.plan.name!r}")
-    spent = raw.pop(_SECONDS, 0.0)  # earlier versions did not write it
-    try:
-        start = Start.model_validate({key: value for key, value in raw.items() if key not in _VERSION})
-    except ValidationError as error:
-        raise invalid(path, error) from error
-    if isinstance(spent, int | float):
-        run.clock.credit("start", spent)
-    return start
+    decided, _ = read_record(path, _Decided, f"task {run.plan.name!r}")
+    run.clock.credit("start", decided.seconds)
+    return Start(**{name: getattr(decided, name) for name in Start.model_fields})
 
 
 Body = Mapping[str, Tensor]

@@ -11,14 +11,14 @@ from pathlib import Path
 from sys import stdin
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.reading import read_file
-from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+from continual_petl.store.files.sealed import read_record, write_record
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def sign(store: Store, key: Path) -> Signature:
         signature=private.sign(_message(newest.index, newest.seal)).hex(),
         public_key=raw.hex(),
     )
-    write_sealed(store.folder / FILE, signature.model_dump(mode="json"))
+    write_record(store.folder / FILE, signature)
     return signature
 
 
@@ -129,12 +129,9 @@ def _is_signed(signature: Signature, key: Ed25519PublicKey) -> bool:
 
 def _read(path: Path) -> Signature:
     try:
-        raw, _ = read_sealed(path, 1, "the run")
-        return Signature.model_validate(raw)
+        return read_record(path, Signature, "the run")[0]
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the run is not signed: `continual-petl sign` signs it") from None
-    except ValidationError as error:
-        raise invalid(path, error) from error
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:

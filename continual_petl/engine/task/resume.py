@@ -14,8 +14,6 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from continual_petl._strict_model import StrictModel
 from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.digests import combined_digest
@@ -30,7 +28,7 @@ from continual_petl.learner.task_plan import unlike, with_values
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import explain_refusals, make_folder
-from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
+from continual_petl.store.files.sealed import read_record, write_record
 from continual_petl.store.folder.progress import (
     POSITION,
     check_checkpoint,
@@ -200,9 +198,6 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
 
 
-_VERSION = 1
-
-
 class _Begun(StrictModel):
     """One task to be replaced."""
 
@@ -240,7 +235,7 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
         begun[task] = known
         if store.link(task).index <= known.after or not _is_as_asked(session, task, pending):
             pending.add(task)
-    write_sealed(path, _File(tasks=begun).model_dump(mode="json"))
+    write_record(path, _File(tasks=begun))
     return pending, tuple(
         f"task {task!r} was replaced by this command before it was stopped, and is not replaced again"
         for task in begun
@@ -261,12 +256,9 @@ def _replace_file(store: Store) -> Path:
 
 def _read_begun(path: Path) -> dict[str, _Begun]:
     try:
-        content, _ = read_sealed(path, _VERSION, "it")
-        return _File.model_validate(content | {VERSION: _VERSION}).tasks
+        return read_record(path, _File)[0].tasks
     except FileNotFoundError:
         return {}
-    except ValidationError as error:
-        raise invalid(path, error) from error
     except StoreError as error:
         raise StoreError(f"{error} No learned task depends on it: if there is no copy, remove it.") from error
 

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -28,9 +27,7 @@ from continual_petl.store.certificate.values import (
     Start,
     TensorEntry,
 )
-from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
-
-FORMAT_VERSION = 2
+from continual_petl.store.files.sealed import read_record, seal_of, write_record
 
 _NEW = (
     *("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets"),
@@ -200,17 +197,14 @@ class Certificate(TaskPlan):
 
 def write_certificate(path: Path, certificate: Certificate) -> None:
     """Write a certificate with its seal."""
-    write_sealed(path, certificate.model_dump(mode="json"))
+    write_record(path, certificate)
 
 
 def read_certificate(path: Path) -> Certificate:
     """Read a certificate, or raise `StoreError` naming the file and what is wrong with it."""
     try:
-        raw, seal = read_sealed(path, FORMAT_VERSION, f"task {path.parent.name!r}")
-        certificate = Certificate.model_validate(raw)
+        certificate, seal = read_record(path, Certificate, f"task {path.parent.name!r}")
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
-    except ValidationError as error:
-        raise invalid(path, error) from error
     certificate._seal = seal
     return certificate

@@ -9,16 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
-
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, StoreError, counted
-from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+from continual_petl.store.files.sealed import read_record, write_record
 
 if TYPE_CHECKING:
     from continual_petl.backbones.backbone import Backbone
-
-FORMAT_VERSION = 2
 
 
 class PinnedBackbone(StrictModel):
@@ -62,7 +58,7 @@ def pin_backbone(path: Path, backbone: Backbone) -> None:
         tensors=backbone.tensor_digests,
         files=backbone.file_digests(),
     )
-    write_sealed(path, pinned.model_dump(mode="json"))
+    write_record(path, pinned)
 
 
 def check_pinned(path: Path, pinned: PinnedBackbone, backbone: Backbone) -> None:
@@ -123,11 +119,9 @@ def read_pinned(path: Path) -> PinnedBackbone | None:
         StoreError: if the file is damaged.
     """
     try:
-        return PinnedBackbone.model_validate(read_sealed(path, FORMAT_VERSION, "it")[0])
+        return read_record(path, PinnedBackbone)[0]
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        raise invalid(path, error) from error
 
 
 def _same(name: str, recorded: dict[str, str], backbone: Backbone) -> bool:

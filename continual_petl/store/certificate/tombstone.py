@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import PrivateAttr, ValidationError, model_validator
+from pydantic import PrivateAttr, model_validator
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import make_folder
-from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
+from continual_petl.store.files.sealed import read_record, seal_of, write_record
 from continual_petl.streams.schema.field_types import Name
 
 
@@ -74,7 +74,7 @@ def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
     """Write a tombstone; from then on, the dropped bank is not part of the run, even if its folder still exists."""
     make_folder(folder)
     try:
-        write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
+        write_record(tombstone_file(folder, tombstone.index), tombstone)
     except StoreError:
         with suppress(OSError):
             folder.rmdir()  # unless there are others
@@ -91,12 +91,9 @@ def take_back(folder: Path, tombstone: Tombstone) -> None:
 def read_tombstone(path: Path) -> Tombstone:
     """Read a tombstone, or raise `StoreError` naming the file and what is wrong with it."""
     try:
-        raw, seal = read_sealed(path, 2, "it")
-        tombstone = Tombstone.model_validate(raw)
+        tombstone, seal = read_record(path, Tombstone)
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; a tombstone was removed") from None
-    except ValidationError as error:
-        raise invalid(path, error) from error
     if path != tombstone_file(path.parent, tombstone.index):
         raise StoreError(
             f"{path}: this is the tombstone at position {tombstone.index} of the chain; a file was renamed"

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.files.atomic import write_json
 from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse_json, read_file
 
+_Record = TypeVar("_Record", bound=BaseModel)
 SEAL = "seal"
 VERSION = "format_version"
 MAX_CHECKED = 2**16
@@ -71,6 +72,30 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
         _CHECKED.clear()
     _CHECKED.add(digest)
     return raw, expected
+
+
+def write_record(path: Path, record: BaseModel) -> str:
+    """Write a record, which has a ``format_version``, with its seal, and return the seal."""
+    return write_sealed(path, record.model_dump(mode="json"))
+
+
+def read_record(path: Path, form: type[_Record], what: str = "it") -> tuple[_Record, str]:
+    """Return the record in a sealed file, and its seal; see `read_sealed`.
+
+    Args:
+        path: the file.
+        form: the class of the record; its ``format_version`` is the one that this release reads.
+        what: see `read_sealed`.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: as `read_sealed`, or if the content is no such record.
+    """
+    raw, seal = read_sealed(path, form.model_fields[VERSION].default, what)
+    try:
+        return form.model_validate(raw), seal
+    except ValidationError as error:
+        raise invalid(path, error) from error
 
 
 def check_version(raw: Mapping[str, Any], path: Path, version: int) -> None:

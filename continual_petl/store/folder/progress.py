@@ -18,9 +18,9 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from continual_petl._strict_model import StrictModel
@@ -29,7 +29,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.atomic import append_bytes, write_file, write_json
 from continual_petl.store.files.reading import entries
-from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
+from continual_petl.store.files.sealed import read_record, write_record
 from continual_petl.store.folder.bank_folders import BankFolders, is_name
 
 if TYPE_CHECKING:
@@ -158,12 +158,12 @@ def damaged(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
 
 
 POSITION = "position.json"
-_VERSION = 1
 
 
 class Position(StrictModel):
     """The position of a fit when its checkpoint was written."""
 
+    format_version: Literal[1] = 1
     checkpoint: str
     """The seal of the checkpoint."""
     epoch: Index
@@ -190,7 +190,7 @@ class Position(StrictModel):
 
 def write_position(folder: Path, position: Position) -> None:
     """Write the position of the checkpoint that is about to appear in a progress folder."""
-    write_sealed(folder / POSITION, {VERSION: _VERSION, **position.model_dump(mode="json")})
+    write_record(folder / POSITION, position)
 
 
 def read_position(folder: Path) -> Position | None:
@@ -199,16 +199,12 @@ def read_position(folder: Path) -> Position | None:
     Raises:
         StoreError: if it is damaged.
     """
-    path = folder / POSITION
     if not (folder / CHECKPOINT).exists():
         return None
     try:
-        content, _ = read_sealed(path, _VERSION, "it")
-        return Position.model_validate({key: value for key, value in content.items() if key != VERSION})
+        return read_record(folder / POSITION, Position)[0]
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        raise invalid(path, error) from error
 
 
 def place_of(folder: Path) -> Position | None:
