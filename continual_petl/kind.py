@@ -261,6 +261,20 @@ class Kind:
         """Return how many tokens an input and a target may keep; 0 for a target that is not a text."""
         return max_length, 0
 
+    def how_encoded(self, task: Any, **how: Any) -> HowEncoded:
+        """Return what determines how the rows of a task of this kind are encoded.
+
+        Args:
+            task: the `TaskSpec`, or the `TaskPlan`.
+            how: what is not the task's own, such as the tokenizer; and whatever is different from what the task says.
+        """
+        own = {
+            "max_target_length": task.max_target_length,
+            "options": task.options,
+            "settings": self.settings_of(task.kind_settings),
+        }
+        return HowEncoded(**own | how)
+
     def encode(
         self,
         inputs: Sequence[Any],

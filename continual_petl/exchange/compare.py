@@ -19,7 +19,6 @@ from torch import Tensor
 from continual_petl.banks.ablated_view import AblatedView, modified_layers
 from continual_petl.errors import ExportError, InputError
 from continual_petl.exchange.subject import Subject
-from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import Decoding, decode
 from continual_petl.learner.respond import respond
@@ -99,22 +98,17 @@ def encoded(subject: Subject, rows: Sequence[Any]) -> TokenisedRows:
     Raises:
         InputError: if a row cannot be used.
     """
-    plan, backbone = subject.plan, subject.backbone
+    plan, backbone, kind = subject.plan, subject.backbone, subject.kind
     own = plan.options_from == "row"
     inputs = [row[0] for row in rows] if own or plan.pair else list(rows)
     images = None
-    if kind_of(plan).reads_images:
+    if kind.reads_images:
         images = image_processing(backbone.name, backbone.revision, backbone.model.config)
-    how = HowEncoded(
-        tokenizer=subject.tokenizer,
-        max_length=subject.max_length,
-        max_target_length=plan.max_target_length,
-        images=images,
-        chat=plan.chat,
-        options=plan.options,
+    how = kind.how_encoded(
+        plan, tokenizer=subject.tokenizer, max_length=subject.max_length, images=images, chat=plan.chat
     )
     second = [row[1] for row in rows] if own or plan.pair else None
-    tokenised: TokenisedRows = kind_of(plan).encode(
+    tokenised: TokenisedRows = kind.encode(
         inputs, how, pairs=second if plan.pair else None, row_options=second if own else None
     )
     return tokenised

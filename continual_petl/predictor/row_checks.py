@@ -10,7 +10,6 @@ from typing import Any
 
 from continual_petl.errors import InputError, UnusableRowError, show
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
-from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
@@ -49,17 +48,16 @@ class Request:
         """
         certificate, among = self.certificate, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
         where = f"task {certificate.task!r}, {among}rows to predict"
-        how = HowEncoded(
+        kind, options_N = kind_of(certificate), None if finding else self.options
+        how = kind.how_encoded(
+            certificate,
             tokenizer=models.tokenizer,
             max_length=certificate.max_length,
-            max_target_length=certificate.max_target_length,
             images=models.images,
             chat=certificate.chat,
-            options=None if finding else certificate.options,
-            settings=certificate.kind_settings,
             where=where,
+            **({"options": None} if finding else {}),
         )
-        kind, options_N = kind_of(certificate), None if finding else self.options
         try:
             encoded: TokenisedRows = kind.encode(self.inputs, how, pairs=self.pairs, row_options=options_N)
         except InputError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, about
-from continual_petl.kind import HowEncoded, HowRead, ReadRows
+from continual_petl.kind import HowRead, ReadRows
 from continual_petl.kind_registry import kind_of
 from continual_petl.streams.preparation.labels import check_class_weights, class_labels
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -73,15 +73,14 @@ class Checked(ReadRows):
         from continual_petl.streams.encoding.chat_template import chat_of  # imports transformers
 
         kind = kind_of(self.task)
-        how = HowEncoded(
+        how = kind.how_encoded(
+            self.task,
             tokenizer=tokenizer,
             images=images,
             max_length=max_length,
-            max_target_length=self.task.max_target_length,
             chat=chat_of(self.task.name, self.chat, tokenizer),
-            options=self.task.options if scored else None,
-            settings=kind.settings_of(self.task.kind_settings),
             where=self.where,
+            **({} if scored else {"options": None}),
         )
         try:
             rows: TokenisedRows = kind.encode(
@@ -100,7 +99,7 @@ class Checked(ReadRows):
             return replace(rows, labels=np.array(places, dtype=np.int64))
         if self.task.options is not None:
             return replace(rows, labels=self._chosen(self.task.options))
-        kind_of(self.task).check_encoded(self.task, rows, max_length)
+        kind.check_encoded(self.task, rows, max_length)
         if rows.texts is not None and rows.texts.sources is not None:
             return rows if scored else replace(rows, texts=None)
         if rows.texts is not None and scored:

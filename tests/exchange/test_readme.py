@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -12,16 +13,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from pydantic import BaseModel
 
 from continual_petl import InputError, Run, learn
 from continual_petl.errors import ExportError
 from continual_petl.exchange import merged
 from continual_petl.exchange.classes import configured
-from continual_petl.exchange.compare import rows_of
+from continual_petl.exchange.compare import encoded, rows_of
 from continual_petl.exchange.subject import find_subject
+from continual_petl.kind import HowEncoded
+from continual_petl.kind_registry import REGISTRY, register_kind
+from continual_petl.kinds.classification import Classification
 from tests.engine.test_row_options import choice
 from tests.exchange.readme import run_readme
-from tests.exchange.subjects import Folder
+from tests.exchange.subjects import Folder, subject_of
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.usual import few
@@ -245,3 +250,25 @@ def test_the_name_of_the_folder_is_not_code(backbone_folder: Folder, tmp_path: P
         space = run_readme(run.export("one", format, tmp_path / name / format), ["w1 w2"])
         assert "ODD" not in space
         assert space["logits"].shape == (1, 2)
+
+
+class Shortened(Classification):
+    name = "shortened"
+
+    class own_settings(BaseModel):
+        words: int = 3
+
+    def encode(self, inputs: Sequence[Any], how: HowEncoded, **rows: Any) -> Any:
+        assert how.settings is not None
+        return super().encode([" ".join(text.split()[: how.settings["words"]]) for text in inputs], how, **rows)
+
+
+def test_hard_rows_are_encoded_with_the_settings_of_their_kind(
+    backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REGISTRY, "registered", {})
+    register_kind(Shortened())
+    subject = subject_of(backbone_folder("bert"), "classification", "lora")
+    plan = subject.plan.model_copy(update={"kind": "shortened", "kind_settings": {"words": 2}})
+    rows = encoded(dataclasses.replace(subject, plan=plan), ["w1 w2 w3 w4 w5"])
+    assert rows.lengths.tolist() == [4]  # two words between [CLS] and [SEP]

@@ -18,7 +18,6 @@ from continual_petl.engine.checks.other_banks import check_copies, check_order, 
 from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
 from continual_petl.errors import InputError, Key, about
-from continual_petl.kind import HowEncoded
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.optimizer import check_8bit
@@ -236,16 +235,11 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
     try:
-        how = HowEncoded(
-            tokenizer=tokenizer,
-            max_length=backbone.max_length,
-            max_target_length=task.max_target_length,
-            images=models.images,
-            chat=plan.chat,
-            options=task.options,
-            settings=plan.kind_settings,
+        kind = kind_of(task)
+        how = kind.how_encoded(
+            task, tokenizer=tokenizer, max_length=backbone.max_length, images=models.images, chat=plan.chat
         )
-        kind_of(task).encode([], how, pairs=None if task.columns.text_pair is None else [])
+        kind.encode([], how, pairs=None if task.columns.text_pair is None else [])
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None
 
