@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.store.certificate.tensor_file import read_tensors
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.files.reading import parse_json, read_file
+from continual_petl.streams.reader.json_records import unrepeated
 
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 2**20
@@ -124,20 +124,12 @@ def read_config(path: Path) -> dict[str, Any]:
     content = read_whole(path, MAX_CONFIG_BYTES)
     try:
         config = parse_json(content, str(path))
-        json.loads(content, object_pairs_hook=_without_repetition)
+        json.loads(content, object_pairs_hook=unrepeated)
     except StoreError as error:
         raise InputError(f"folder: {error}") from error
     except ValueError as error:
-        raise InputError(f"folder: {path}: {error}") from error
+        raise InputError(f"folder: {path}: {error}, so it is not clear which value counts") from error
     return config
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) < len(pairs):
-        twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
-        raise ValueError(f"the key {twice[:200]!r} is there twice, so it is not clear which value counts")
-    return keys
 
 
 def refused_option(key: str, value: object, why: str) -> InputError:

@@ -27,6 +27,7 @@ from continual_petl.serve.logs import EXTRA, num_dropped
 from continual_petl.serve.problems import Problem, gone
 from continual_petl.serve.request_rows import PredictRequest, fault_of
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.streams.reader.json_records import RepeatedKeyError, unrepeated
 
 _log = logging.getLogger("continual_petl.serve")
 _MAX_BODIES = 32
@@ -185,7 +186,10 @@ async def read_request(request: Request) -> PredictRequest:
 def _strict_json(content: bytes) -> Any:
     try:
         # `int` refuses the words NaN and Infinity, which Python's parser would read.
-        return json.loads(content, object_pairs_hook=_unique, parse_constant=int)
+        return json.loads(content, object_pairs_hook=unrepeated, parse_constant=int)
+    except RepeatedKeyError as error:
+        what = f"the body has the key {error.key!r:.80} twice in one object"
+        raise Problem(422, "bad_request", f"{what}: give it once") from None
     except RecursionError:
         reason = "its brackets are nested too deeply; a request needs at most six levels"
     except UnicodeDecodeError as error:
@@ -195,12 +199,3 @@ def _strict_json(content: bytes) -> Any:
     except ValueError:
         reason = "it has NaN, an infinity, or a number of too many digits; a request needs no numbers"
     raise Problem(400, "bad_request", f"the body cannot be read as JSON: {reason}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    parsed: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in parsed:
-            raise Problem(422, "bad_request", f"the body has the key {key!r:.80} twice in one object: give it once")
-        parsed[key] = value
-    return parsed

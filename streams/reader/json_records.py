@@ -253,12 +253,28 @@ def loads(text: str) -> Any:
     return _DECODER.decode(text)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+class RepeatedKeyError(ValueError):
+    """An object has a key twice, so that it is not clear which value counts.
+
+    Args:
+        key: the key.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"the key {show(key)} is there twice")
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, whose parser keeps the last value of a repeated key without this ``object_pairs_hook``.
+
+    Raises:
+        RepeatedKeyError: if a key is there twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {show(twice)} is there twice")
+        counts = Counter(key for key, _ in pairs)
+        raise RepeatedKeyError(next(key for key, count in counts.items() if count > 1))
     return found
 
 
@@ -269,7 +285,7 @@ def _float(text: str) -> float:
     return number
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
+_DECODER = json.JSONDecoder(object_pairs_hook=unrepeated, parse_float=_float)
 
 
 class _Faulty:
