@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,10 @@ from continual_petl.cli.shared_options import add_json, add_limits, given_limits
 from continual_petl.errors import InputError, quoted
 
 if TYPE_CHECKING:
+    from continual_petl.banks.config.spec import BankSpec
+    from continual_petl.streams.scaffold.choose_backbone import Chosen
+    from continual_petl.streams.scaffold.guess import Guess
+    from continual_petl.streams.scaffold.inspect_data import InspectedData
     from continual_petl.streams.schema.stream_spec import StreamSpec
 
 PLACE = 110
@@ -47,7 +51,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code: 1 if the file was written, but some rows of the data cannot be used."""
     from continual_petl.cli._console import print_json, say
-    from continual_petl.exchange.formats import refused_by_bank
     from continual_petl.kind_registry import kind_of
     from continual_petl.streams.reader.records import reader_of
     from continual_petl.streams.scaffold.choose_backbone import choose_backbone
@@ -66,7 +69,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     _check_file(file, force=arguments.force)
     if arguments.rows < 1:
         raise InputError(f"--rows: got {arguments.rows}; must be at least 1")
-    from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
+    from continual_petl.streams.scaffold.draft import draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
     from continual_petl.streams.scaffold.header import header_remark
     from continual_petl.streams.scaffold.inspect_data import inspect_data
@@ -86,32 +89,49 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     tables = [(seen.data, seen.table) for seen, _ in tasks if seen.reader == "csv"]
     remarks += [remark for data, table in tables if (remark := header_remark(data, table)) is not None]
     if arguments.json:
-        made = [
-            {
-                **{"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left},
-                "exports_refused": refused_by_bank(spec.resolved_bank(t)),
-            }
-            for t, (_, g) in zip(spec.tasks, tasks, strict=True)
-        ]
-        more = {"problems": problems, "remarks": remarks}
-        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, **more})
-        return 1 if problems else 0
-    lines = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
-    lines += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
-    lines += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
-    lines.append(f"backbone {backbone.name}: {backbone.why}")
-    lines += [_about_exports(task.name, refused_by_bank(spec.resolved_bank(task))) for task in spec.tasks]
-    lines += remarks
-    lines += [f"fix before running: {problem}" for problem in problems]
-    then = "once its backbone can be loaded" if unavailable else "next"
-    lines.append(f"wrote {file}; {then}: continual-petl run {quoted(file)} --dry-run")
-    say(*lines)
+        tasks_made, more = _to_json(spec, tasks), {"problems": problems, "remarks": remarks}
+        print_json({"file": str(file), "backbone": backbone.name, "tasks": tasks_made, **more})
+    else:
+        then = "once its backbone can be loaded" if unavailable else "next"
+        say(
+            *_in_words(spec, tasks, backbone),
+            *remarks,
+            *(f"fix before running: {problem}" for problem in problems),
+            f"wrote {file}; {then}: continual-petl run {quoted(file)} --dry-run",
+        )
     return 1 if problems else 0
 
 
-def _about_exports(task: str, refused: Mapping[str, str]) -> str:
-    from continual_petl.exchange.formats import FORMATS, in_words
+def _to_json(spec: StreamSpec, tasks: Sequence[tuple[InspectedData, Guess]]) -> list[dict[str, object]]:
+    """Return what was found, task by task."""
+    from continual_petl.exchange.formats import refused_by_bank
 
+    return [
+        {
+            **{"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left},
+            "exports_refused": refused_by_bank(spec.resolved_bank(t)),
+        }
+        for t, (_, g) in zip(spec.tasks, tasks, strict=True)
+    ]
+
+
+def _in_words(spec: StreamSpec, tasks: Sequence[tuple[InspectedData, Guess]], backbone: Chosen) -> list[str]:
+    """Return what was found, and why, one line for each finding."""
+    from continual_petl.streams.scaffold.draft import about_numbers
+
+    return [
+        *(f"{seen.data}: {found.words}, because {found.why} in {seen.rows}" for seen, found in tasks),
+        *(f"{seen.data}: {found.pairing}" for seen, found in tasks if found.pairing),
+        *(f"{seen.data}: {remark}" for seen, found in tasks if (remark := about_numbers(seen, found)) is not None),
+        f"backbone {backbone.name}: {backbone.why}",
+        *(_about_exports(task.name, spec.resolved_bank(task)) for task in spec.tasks),
+    ]
+
+
+def _about_exports(task: str, bank: BankSpec) -> str:
+    from continual_petl.exchange.formats import FORMATS, in_words, refused_by_bank
+
+    refused = refused_by_bank(bank)
     if len(refused) < len(FORMATS):  # the others depend on the backbone, which is not loaded here
         return f"task {task!r}: --dry-run says in which formats it can be exported"
     return f"task {task!r} can be exported {in_words(refused)}"

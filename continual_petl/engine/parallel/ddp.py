@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from continual_petl.engine.parallel.processes import Slot, WorkerDied
+from continual_petl.engine.parallel.processes import IN_A_SCRIPT, Slot, WorkerDied
 from continual_petl.engine.parallel.worker import Report, RunSetup
 from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import StopRequest
@@ -78,9 +78,7 @@ class LocalRanks:
         raise Interrupted(
             f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
             "usual cause is a lack of memory: each holds its own backbone. Use fewer devices or a smaller "
-            "batch_size; the same command resumes from the last checkpoint. (In a script of your own, put learn(...) "
-            'under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no process can '
-            "start.)",
+            f"batch_size; the same command resumes from the last checkpoint. ({IN_A_SCRIPT})",
             signal.SIGKILL,
         )
 

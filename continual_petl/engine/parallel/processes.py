@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from continual_petl.engine.session import ProcessSettings
 
 _OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
+IN_A_SCRIPT = (
+    'In a script of your own, put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be '
+    "imported; otherwise no process can start."
+)
+"""What else may keep processes from starting, to end a message."""
 _work: Callable[[Any], Any] | None = None
 """What a worker process does with what it is given; None in any other process."""
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from continual_petl.banks.config.spec import AUTO, named_parents
-from continual_petl.engine.parallel.processes import WorkerDied
+from continual_petl.engine.parallel.processes import IN_A_SCRIPT, WorkerDied
 from continual_petl.engine.parallel.worker import Report, commit_staged
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
@@ -124,9 +124,8 @@ def persisted(workers: Workers, task: str) -> Report:
     what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
     message = (
         f"task {task!r}: {what} {1 + workers.retries} times. The usual cause is a lack of memory: "
-        "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
-        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no '
-        "worker can start.) The progress of the other tasks is saved, and the same command resumes."
+        f"each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. ({IN_A_SCRIPT}) The progress of "
+        "the other tasks is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
 
