@@ -55,35 +55,4 @@ def _mistakes(*found: Any) -> Any:
 
 FROM_ABOVE["mistakes"] = _mistakes
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "ContinualLearner": "continual_petl.learner",
-        "DivergedError": "continual_petl.errors",
-        "ExportError": "continual_petl.errors",
-        "ForgettingError": "continual_petl.errors",
-        "InputError": "continual_petl.errors",
-        "Interrupted": "continual_petl.errors",
-        "IsolationError": "continual_petl.errors",
-        "Loggers": "continual_petl.callbacks",
-        "MemoryRanOutError": "continual_petl.errors",
-        "NoForgetting": "continual_petl.callbacks",
-        "ParameterGrowth": "continual_petl.callbacks",
-        "Progress": "continual_petl.callbacks",
-        "RoutingWatch": "continual_petl.callbacks",
-        "Run": "continual_petl.engine.run",
-        "RunInUseError": "continual_petl.errors",
-        "StoreError": "continual_petl.errors",
-        "StreamCallback": "continual_petl.callbacks",
-        "StreamSpec": "continual_petl.streams.schema.stream_spec",
-        "SweepResult": "continual_petl.sweep.result",
-        "SweepSpec": "continual_petl.sweep.spec",
-        "TaskStream": "continual_petl.streams.stream",
-        "commit": "continual_petl.engine.commands",
-        "forget": "continual_petl.engine.commands",
-        "import_adapter": "continual_petl.engine.commands",
-        "learn": "continual_petl.engine.commands",
-        "load_backbone": "continual_petl.backbones.backbone",
-        "reevaluate": "continual_petl.engine.commands",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -22,19 +22,4 @@ if TYPE_CHECKING:
     from continual_petl.streams.stream_file.yaml_file import load_stream as load_stream
     from continual_petl.streams.stream_file.yaml_file import load_task as load_task
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "BackboneSpec": "continual_petl.streams.schema.stream_spec",
-        "DataSpec": "continual_petl.streams.schema.stream_spec",
-        "GenerationSpec": "continual_petl.streams.schema.stream_spec",
-        "StreamSpec": "continual_petl.streams.schema.stream_spec",
-        "TaskSpec": "continual_petl.streams.schema.stream_spec",
-        "TaskStream": "continual_petl.streams.stream",
-        "TrainingSpec": "continual_petl.streams.schema.stream_spec",
-        "dump_stream": "continual_petl.streams.stream_file.yaml_file",
-        "json_schema": "continual_petl.streams.stream_file.yaml_file",
-        "load_stream": "continual_petl.streams.stream_file.yaml_file",
-        "load_task": "continual_petl.streams.stream_file.yaml_file",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

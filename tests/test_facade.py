@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import continual_petl
+from continual_petl._lazy import lazy_names
 from tests.docs.blocks import ROOT, blocks_of
 from tests.house import source_files
 
@@ -36,6 +37,12 @@ def test_type_checkers_see_the_same_names(package: str) -> None:
     assert sorted(seen) == sorted(module.__all__)
     for name, home in seen.items():
         assert getattr(importlib.import_module(str(home)), name) is getattr(module, name)
+
+
+def test_a_package_without_source_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(continual_petl.__spec__.loader), "get_source", lambda self, name: None)
+    with pytest.raises(ImportError, match=r"continual_petl: the source of its __init__\.py is missing"):
+        lazy_names("continual_petl")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -25,24 +25,4 @@ if TYPE_CHECKING:
     from continual_petl.backbones.sites import Sites as Sites
     from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Anatomy": "continual_petl.backbones.anatomy",
-        "Attention": "continual_petl.backbones.anatomy",
-        "Backbone": "continual_petl.backbones.backbone",
-        "FeedForward": "continual_petl.backbones.anatomy",
-        "OutputHead": "continual_petl.backbones.anatomy",
-        "Pooling": "continual_petl.backbones.anatomy",
-        "Projection": "continual_petl.backbones.anatomy",
-        "PromptSite": "continual_petl.backbones.anatomy",
-        "Sites": "continual_petl.backbones.sites",
-        "Stack": "continual_petl.backbones.anatomy",
-        "find_anatomy": "continual_petl.backbones.anatomy",
-        "known_families": "continual_petl.backbones.anatomy",
-        "load_backbone": "continual_petl.backbones.backbone",
-        "load_tokenizer": "continual_petl.backbones.tokenizer",
-        "minilm_path": "continual_petl.backbones.packaged",
-        "register_anatomy": "continual_petl.backbones.anatomy",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -25,25 +25,4 @@ if TYPE_CHECKING:
     from continual_petl.banks.forms.projection import projections as projections
     from continual_petl.banks.merge import merged as merged
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Bank": "continual_petl.banks.bank",
-        "BankChoice": "continual_petl.banks.config.choice",
-        "BankSpec": "continual_petl.banks.config.spec",
-        "Combination": "continual_petl.banks.config.forms.base",
-        "Delta": "continual_petl.banks.forms.arithmetic",
-        "FormConfig": "continual_petl.banks.config.forms.base",
-        "LEGAL": "continual_petl.banks.config.legal",
-        "Modification": "continual_petl.banks.config.spec",
-        "OnProjection": "continual_petl.banks.forms.projection",
-        "PRESETS": "continual_petl.banks.config.presets",
-        "PROJECTIONS": "continual_petl.banks.config.forms.base",
-        "RECIPES": "continual_petl.banks.config.presets",
-        "attached": "continual_petl.banks.attach",
-        "merged": "continual_petl.banks.merge",
-        "projections": "continual_petl.banks.forms.projection",
-        "register_form": "continual_petl.banks.config.forms",
-        "run": "continual_petl.banks.attach",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

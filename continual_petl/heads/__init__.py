@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from continual_petl.heads.linear import LinearHead as LinearHead
     from continual_petl.heads.predictions import Prediction as Prediction
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Prediction": "continual_petl.heads.predictions",
-        "Head": "continual_petl.heads.head",
-        "LinearHead": "continual_petl.heads.linear",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

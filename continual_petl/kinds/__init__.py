@@ -18,16 +18,4 @@ if TYPE_CHECKING:
     from continual_petl.kinds.seq2seq import Seq2Seq as Seq2Seq
     from continual_petl.kinds.token_classification import TokenClassification as TokenClassification
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "CausalLM": "continual_petl.kinds.causal_lm",
-        "Classification": "continual_petl.kinds.classification",
-        "ImageClassification": "continual_petl.kinds.image_classification",
-        "Multilabel": "continual_petl.kinds.multilabel",
-        "OfTexts": "continual_petl.kinds.bases.texts",
-        "Regression": "continual_petl.kinds.regression",
-        "Seq2Seq": "continual_petl.kinds.seq2seq",
-        "TokenClassification": "continual_petl.kinds.token_classification",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from continual_petl.learner.learner import ContinualLearner as ContinualLearner
     from continual_petl.learner.task_plan import TaskPlan as TaskPlan
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "ContinualLearner": "continual_petl.learner.learner",
-        "TaskPlan": "continual_petl.learner.task_plan",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -9,9 +9,4 @@ from continual_petl._lazy import lazy_names
 if TYPE_CHECKING:
     from continual_petl.predictor.predictor import Predictor as Predictor
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Predictor": "continual_petl.predictor.predictor",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

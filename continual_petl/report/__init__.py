@@ -14,14 +14,4 @@ if TYPE_CHECKING:
     from continual_petl.report.figures.style import heatmap as heatmap
     from continual_petl.report.figures.style import scatter as scatter
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "run_figure": "continual_petl.report.figures.registry",
-        "task_figure": "continual_petl.report.figures.registry",
-        "bar": "continual_petl.report.figures.style",
-        "drawing": "continual_petl.report.figures.style",
-        "heatmap": "continual_petl.report.figures.style",
-        "scatter": "continual_petl.report.figures.style",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

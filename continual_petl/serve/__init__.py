@@ -12,12 +12,4 @@ if TYPE_CHECKING:
     from continual_petl.serve.client import EndpointError as EndpointError
     from continual_petl.serve.settings import ServeSettings as ServeSettings
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Client": "continual_petl.serve.client",
-        "EndpointError": "continual_petl.serve.client",
-        "ServeSettings": "continual_petl.serve.settings",
-        "make_app": "continual_petl.serve.app",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

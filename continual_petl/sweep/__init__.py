@@ -17,13 +17,4 @@ if TYPE_CHECKING:
     from continual_petl.sweep.spec import Range as Range
     from continual_petl.sweep.spec import SweepSpec as SweepSpec
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Range": "continual_petl.sweep.spec",
-        "SweepResult": "continual_petl.sweep.result",
-        "SweepSpec": "continual_petl.sweep.spec",
-        "load_sweep": "continual_petl.sweep.settings",
-        "sweep": "continual_petl.sweep.protocol",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

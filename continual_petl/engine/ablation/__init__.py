@@ -9,4 +9,4 @@ from continual_petl._lazy import lazy_names
 if TYPE_CHECKING:
     from continual_petl.engine.ablation.result import Ablation as Ablation
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, {"Ablation": "continual_petl.engine.ablation.result"})
+__getattr__, __dir__, __all__ = lazy_names(__name__)
