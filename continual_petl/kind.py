@@ -302,6 +302,10 @@ class Kind:
     def check_encoded(self, task: Any, rows: Any, max_length: int) -> None:
         """Check encoded rows of a `TaskSpec` without options."""
 
+    def notices_on_encoded(self, task: Any, split: str, rows: Any, answers: Any) -> list[str]:
+        """Return notices on the encoded rows of a split, `TokenisedRows`, whose checked answers these are."""
+        return []
+
     def cut_in_words(self, *, chats: bool) -> str:
         """Return what happens to the part of an input that does not fit, as the end of a sentence."""
         return "the rest of their text is not seen."

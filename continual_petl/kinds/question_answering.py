@@ -173,6 +173,35 @@ class QuestionAnswering(OfSeveral):
             texts=Texts(references, tuple(contexts), tuple(windows.spans)),
         )
 
+    def notices_on_encoded(self, task: TaskSpec, split: str, rows: TokenisedRows, answers: Sequence[Gold]) -> list[str]:
+        """Return notices on answers that no window has completely, and on those that are too long to be predicted."""
+        import numpy as np
+
+        sequences, longest = rows.sequences, SpanSettings.model_validate(task.kind_settings or {}).max_answer_length
+        assert sequences is not None
+        assert sequences.labels is not None
+        assert sequences.places is not None
+        notices, name = [], f"task {task.name!r}"
+        starts_S, ends_S = sequences.labels.T
+        held_S = sequences.places[sequences.offsets[:-1] + starts_S] != NO_ANSWER
+        held_N = np.logical_or.reduceat(held_S, sequences.starts[:-1])
+        lost = int((~held_N & [bool(gold.texts) for gold in answers]).sum())
+        if lost and split == "train":
+            notices.append(
+                f"{name}: {lost} of {len(rows)} {split} rows are read in several windows (backbone.max_length), none of "
+                "which has their whole answer, so they learn that there is none; with a larger kind_settings.stride, at "
+                "least as long as the answers in tokens, one window has it."
+            )
+        lengths_S = np.where(held_S, ends_S - starts_S + 1, 0)
+        lengths_N = np.maximum.reduceat(lengths_S, sequences.starts[:-1])
+        if (too_long := int((lengths_N > longest).sum())) > 0:
+            notices.append(
+                f"{name}: {too_long} of {len(rows)} {split} answers have more than {counted(longest, 'token')}, the most of "
+                "a predicted answer (kind_settings.max_answer_length), so they are never predicted completely; the longest "
+                f"has {int(lengths_N.max())}."
+            )
+        return notices
+
     def row_weights(self, rows: TokenisedRows, class_weights: object) -> NDArray[np.float64]:
         """Return the number of windows of each row."""
         import numpy as np

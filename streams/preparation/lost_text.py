@@ -1,8 +1,9 @@
 """Notices on text that a bank does not see, does not learn or cannot predict.
 
 A text is generated up to the end token, or up to ``generation.max_new_tokens`` tokens, and is what the tokenizer makes of
-them: T5, for example, has no tokens for braces and line breaks. A target that is longer, that the tokenizer writes in another
-way or that contains a text of ``generation.stop`` is never predicted exactly, not even by a perfect bank.
+them: T5, for example, has no tokens for braces and line breaks. A target that is longer, that has fewer tokens than
+``generation.min_new_tokens`` or an n-gram twice that ``generation.no_repeat_ngram_size`` allows once, that the tokenizer
+writes in another way or that contains a text of ``generation.stop`` is never predicted exactly, not even by a perfect bank.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from continual_petl.errors import counted
 from continual_petl.kind_registry import kind_of
 from continual_petl.streams.preparation.checked_rows import Checked
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 1_000
 """Maximum number of targets of a split whose tokens are turned into text."""
+_UNKNOWN = 0.1
+"""The share of unknown tokens from which on a notice gives it: names and emoji alone stay below it."""
 
 
 def cut(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
@@ -44,25 +48,68 @@ def cut(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) ->
     return notices
 
 
+def unknown(task: TaskSpec, splits: Mapping[str, TokenisedRows], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return a notice on the share of input tokens that stand for whatever the tokenizer does not know, or an empty list."""
+    token, others = tokenizer.unk_token_id, {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    if token is None or token in ends:  # as in GPT-2, which has a token for every byte
+        return []
+    shares = {}
+    for name, rows in splits.items():
+        num_words = int((~np.isin(rows.ids, [*others])).sum())
+        shares[name] = int((rows.ids == token).sum()) / max(1, num_words)
+    if max(shares.values()) < _UNKNOWN:
+        return []
+    listed = ", ".join(f"{share:.0%} of {name}" for name, share in shares.items() if share >= _UNKNOWN)
+    return [
+        f"task {task.name!r}: of the tokens of its inputs, {listed} are {tokenizer.unk_token}, which stands for all that the "
+        "tokenizer does not know, such as words in another script, so a bank sees no difference between such words; choose a "
+        "backbone that was trained on texts like these."
+    ]
+
+
 def not_generated(task: TaskSpec, splits: Mapping[str, TokenisedRows], end: int | None) -> list[str]:
-    """Return a notice on how many scored targets have more tokens than are generated, or an empty list.
+    """Return notices on how many scored targets the settings of ``generation`` rule out.
 
     Args:
         task: a task that generates text.
         splits: its rows; those of train are not looked at.
         end: the token that ends a text.
     """
-    most = task.generation.max_new_tokens
-    needed = {name: _up_to_the_end(rows, end) for name, rows in splits.items() if name != "train"}
-    longer = _listed({name: (int((lengths > most).sum()), len(lengths)) for name, lengths in needed.items()})
-    if not longer:
-        return []
-    longest = max(int(lengths.max()) for lengths in needed.values())
-    return [
-        f"task {task.name!r}: {longer} targets have more tokens than the {most} that are generated for a row "
-        f"(generation.max_new_tokens), so they cannot be predicted completely, which lowers the scores and may change which "
-        f"epoch is kept; the longest has {longest}."
-    ]
+    spec, notices = task.generation, []
+    scored = {name: rows for name, rows in splits.items() if name != "train"}
+    needed = {name: _up_to_the_end(rows, end) for name, rows in scored.items()}
+
+    def counted_in(ruled_out: Mapping[str, NDArray[np.bool_]]) -> str:
+        return _listed({name: (int(which.sum()), len(which)) for name, which in ruled_out.items()})
+
+    if longer := counted_in({name: lengths > spec.max_new_tokens for name, lengths in needed.items()}):
+        longest = max(int(lengths.max()) for lengths in needed.values())
+        notices.append(
+            f"task {task.name!r}: {longer} targets have more tokens than the {spec.max_new_tokens} that are generated for a "
+            "row (generation.max_new_tokens), so they cannot be predicted completely, which lowers the scores and may change "
+            f"which epoch is kept; the longest has {longest}."
+        )
+    # A text of `stop` ends a text whatever its number of tokens.
+    if not spec.stop and (
+        shorter := counted_in({name: lengths < spec.min_new_tokens for name, lengths in needed.items()})
+    ):
+        shortest = min(int(lengths.min()) for lengths in needed.values())
+        notices.append(
+            f"task {task.name!r}: {shorter} targets have fewer tokens than the {spec.min_new_tokens} that are at least "
+            "generated for a row (generation.min_new_tokens), so they are never predicted exactly, which lowers the scores; "
+            f"the shortest has {shortest}."
+        )
+    repeating = counted_in(
+        {name: _repeats(rows, needed[name], spec.no_repeat_ngram_size) for name, rows in scored.items()}
+    )
+    if repeating:
+        notices.append(
+            f"task {task.name!r}: {repeating} targets have the same {counted(spec.no_repeat_ngram_size, 'token')} in a row "
+            "more than once, which is never generated (generation.no_repeat_ngram_size), so they are never predicted "
+            "exactly, which lowers the scores."
+        )
+    return notices
 
 
 def written_otherwise(
@@ -119,6 +166,18 @@ def _up_to_the_end(rows: TokenisedRows, end: int | None) -> NDArray[np.int64]:
     ends = np.append(np.flatnonzero(rows.target_ids == (-1 if end is None else end)), len(rows.target_ids))
     needed: NDArray[np.int64] = np.minimum(ends[np.searchsorted(ends, starts)], stops) - starts
     return needed
+
+
+def _repeats(rows: TokenisedRows, lengths: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
+    """Return which targets, of as many tokens as ``lengths`` says, have the same ``size`` tokens in a row twice, ``(N,)``."""
+    found = np.zeros(len(rows), np.bool_)
+    if not size or rows.target_ids is None or rows.target_offsets is None:
+        return found
+    for row, (start, length) in enumerate(zip(rows.target_offsets[:-1], lengths, strict=True)):
+        ids = rows.target_ids[start : start + length].tolist()
+        grams = [*zip(*(ids[shift:] for shift in range(size)), strict=False)]
+        found[row] = len({*grams}) < len(grams)
+    return found
 
 
 def _listed(counts: Mapping[str, tuple[int, int]]) -> str:

@@ -99,6 +99,10 @@ def prepare_task(
         name: split.encode(tokenizer, max_length, images, scored=name != "train") for name, split in splits.items()
     }
     notices += lost_text.cut(task, tokenised, max_length)
+    if tokenizer is not None:
+        notices += lost_text.unknown(task, tokenised, tokenizer)
+    for name, rows in tokenised.items():
+        notices += kind_of(task).notices_on_encoded(task, name, rows, splits[name].answers)
     remarks += _first_conversation(task, splits["train"], tokenizer)
     if tokenizer is not None and kind_of(task).generates and task.options_from is None:
         end = _end_of_texts(task, splits["train"], tokenizer)

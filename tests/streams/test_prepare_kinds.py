@@ -276,6 +276,80 @@ def test_targets_longer_than_generated_texts_are_reported(
     assert notices(6) == []
 
 
+@pytest.mark.parametrize(("kind", "before"), [("seq2seq", 1), ("causal-lm", 0)])
+@pytest.mark.parametrize(
+    ("generation", "said"),
+    [
+        (
+            {"min_new_tokens": 3},
+            "1 of 2 validation, 2 of 4 test targets have fewer tokens than the {} that are at least",
+        ),
+        ({"min_new_tokens": 3, "stop": ["w9"]}, None),
+        ({"min_new_tokens": 1}, None),
+        ({"no_repeat_ngram_size": 2}, "1 of 4 test targets have the same 2 tokens in a row more than once"),
+        (
+            {"no_repeat_ngram_size": 1},
+            "1 of 2 validation, 2 of 4 test targets have the same 1 token in a row more than",
+        ),
+        ({"no_repeat_ngram_size": 3}, None),
+    ],
+)
+def test_targets_that_are_never_generated_are_reported(
+    tokenizer: PreTrainedTokenizerFast, kind: str, before: int, generation: dict[str, Any], said: str | None
+) -> None:
+    ending = copy.deepcopy(tokenizer)
+    ending.eos_token = "[SEP]"
+    targets = ["w1 w2 w1", "w1 w2", "w5", "w1 w2 w3 w1 w2"]
+    rows = [{"source": f"w{number}", "target": target} for number, target in enumerate(targets)]
+    least = generation.get("min_new_tokens", 0)
+    # Before the words, an encoder-decoder generates the special token with which its targets begin.
+    changed = generation | ({"min_new_tokens": least + before} if least else {}) | {"max_new_tokens": 12}
+    data = {"train": rows, "validation": rows[:2], "test": rows}
+    prepared = _prepare(ending, kind, data, max_target_length=12, generation=changed)
+    found = [text for text in prepared.notices if "never predicted exactly" in text]
+    assert len(found) == (said is not None)
+    assert all(text.startswith(f"task 'toy': {(said or '').format(least + before)}") for text in found)
+
+
+def test_inputs_that_the_tokenizer_does_not_know_are_reported(tokenizer: PreTrainedTokenizerFast) -> None:
+    known = [{"text": f"w{number} w1 w2", "label": "ab"[number % 2]} for number in range(10)]
+    unknown = [{"text": text, "label": "a"} for text in ("\u043a\u043e\u0442 w1", "\u732b \u72ac")]
+    data = _prepare(tokenizer, "classification", {"train": known, "validation": known[:2], "test": unknown})
+    (notice,) = (notice for notice in data.notices if "[UNK]" in notice)
+    assert notice.startswith("task 'toy': of the tokens of its inputs, 75% of test are [UNK]")
+    # One of 30 words of train is unknown, which is what names and emoji are.
+    few = [*known[:9], {"text": "\u732b w1 w2", "label": "b"}]
+    data = _prepare(tokenizer, "classification", {"train": few, "validation": known[:2]})
+    assert not any("[UNK]" in notice for notice in data.notices)
+
+
+def test_answers_that_no_window_has_or_that_are_too_long_are_reported(tokenizer: PreTrainedTokenizerFast) -> None:
+    words = [f"w{number}" for number in range(30)]
+
+    def row(begin: int, length: int) -> dict[str, Any]:
+        answer, before = " ".join(words[begin : begin + length]), " ".join([*words[:begin], ""])
+        return {
+            "question": "w1",
+            "context": " ".join(words),
+            "answers": {"text": [answer], "answer_start": [len(before)]},
+        }
+
+    # A window has 24 tokens, 4 of them special tokens and the question; the second one begins at word 18.
+    rows = [row(17, 4), row(18, 2), row(0, 4), row(17, 3)]
+    settings = {"stride": 2, "max_answer_length": 3}
+    data = _prepare(tokenizer, "question-answering", {"train": rows, "validation": rows[1:3]}, kind_settings=settings)
+    lost, *too_long = (notice for notice in data.notices if "answer" in notice)
+    assert lost.startswith("task 'toy': 1 of 4 train rows are read in several windows (backbone.max_length), none of")
+    assert [text.partition(" than")[0] for text in too_long] == [
+        "task 'toy': 1 of 4 train answers have more",
+        "task 'toy': 1 of 2 validation answers have more",
+    ]
+    assert all(text.endswith("completely; the longest has 4.") for text in too_long)
+    settings = {"stride": 4, "max_answer_length": 4}
+    data = _prepare(tokenizer, "question-answering", {"train": rows, "validation": rows[1:3]}, kind_settings=settings)
+    assert not any("answer" in notice for notice in data.notices)
+
+
 @pytest.mark.parametrize("kind", sorted(GENERATIVE))
 def test_targets_that_the_tokenizer_writes_otherwise_are_reported(
     tokenizer: PreTrainedTokenizerFast, kind: str
