@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +39,22 @@ _ARITHMETIC = 1
 _MODES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 """Pillow's filters by number."""
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
+_EDGE = {
+    "do_center_crop": True,
+    "resample": 3,
+    "size": {"shortest_edge": 224},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "ViT": {},
+    "DeiT": {"do_center_crop": True, "resample": 3, "size": 256},
+    "CLIP": _EDGE,
+    "Bit": _EDGE,
+}
+"""What each class of image processors in transformers does where a file says nothing; see also `_read`. A size that is one
+number is that of the shorter edge if the class's own size is, and otherwise height and width."""
+_CLASS = re.compile(r"(\w+?)(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
 
 Size = tuple[int, int]
 """Height and width."""
@@ -163,6 +180,17 @@ def _from_hub(name: str, revision: str | None) -> str | None:
 
 
 def _read(name: str, settings: Mapping[str, Any]) -> ImageProcessing:
+    written = settings.get("image_processor_type") or settings.get("feature_extractor_type") or "ViTImageProcessor"
+    known = _CLASS.fullmatch(str(written))
+    if known is None or known[1] not in _TYPES:
+        raise InputError(
+            f"backbone {name!r}: its {FILE} is for the class {str(written)[:200]!r}, whose steps are not known here; "
+            f"supported are those of {', '.join(f'{each}ImageProcessor' for each in _TYPES)}. Choose another backbone."
+        )
+    usual = _TYPES[known[1]]
+    if isinstance(settings.get("size"), int) and isinstance(usual.get("size"), Mapping):
+        settings = {**settings, "size": {"shortest_edge": settings["size"]}}
+    settings = {**usual, **settings}
     strange = {key: on for key, on in settings.items() if key.startswith("do_") and on and key not in _STEPS}
     strange |= {key: settings[key] for key in ("crop_pct", "auto_map") if settings.get(key) is not None}
     if settings.get("resample", 2) not in _MODES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,36 @@ def test_resizing_matches_pillow(tmp_path: Path) -> None:
     assert np.abs(found - [[50, 68, 86], [144, 162, 180]]).max() <= 1
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ViT", {"size": 8}),
+        ("DeiT", {"size": 10, "crop_size": 8}),
+        (
+            "DeiT",
+            {"size": {"height": 10, "width": 10}, "crop_size": {"height": 8, "width": 8}, "image_mean": [0.1] * 3},
+        ),
+        ("CLIP", {"size": 8, "crop_size": 8, "do_center_crop": True, "resample": 2}),
+        ("CLIP", {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}}),
+        ("Bit", {"size": 10, "crop_size": 8}),
+    ],
+)
+@pytest.mark.parametrize(
+    "written", ["image_processor_type:{}ImageProcessor", "feature_extractor_type:{}FeatureExtractor"]
+)
+def test_what_a_file_leaves_out_is_what_its_class_does(
+    name: str, settings: dict[str, Any], written: str, tmp_path: Path
+) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    place = importlib.import_module(f"transformers.models.{name.lower()}.image_processing_pil_{name.lower()}")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8))
+    key, _, value = written.format(name).partition(":")
+    found = _made(tmp_path, {key: value, **settings}, ViTConfig(image_size=8))([image])[0]
+    wanted = getattr(place, f"{name}ImageProcessorPil")(**settings)(image, return_tensors="np")["pixel_values"][0]
+    # Both resize to whole numbers, and scale them in float32.
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 50), (50, 40), (7, 100)])
 def test_nearest_resizing_matches_pillow(tmp_path: Path, height: int, width: int) -> None:
     """Ties are included: from 32 to 24 pixels, the centre of every third new pixel lies exactly between two old ones."""
@@ -125,6 +156,10 @@ def test_equal_digests_mean_equal_settings(tmp_path: Path) -> None:
             r"images to \(8, 8\), but its config.json says that it takes \(4, 4\)",
         ),
         ([1], "is not a JSON object"),
+        (
+            VIT | {"image_processor_type": "BeitImageProcessor"},
+            "is for the class 'BeitImageProcessor', whose steps are",
+        ),
     ],
 )
 def test_unknown_settings_are_refused(tmp_path: Path, settings: Any, message: str) -> None:
