@@ -473,3 +473,15 @@ def test_split_expressions_mean_what_they_mean_to_datasets(tmp_path: Path, expre
     found = read_splits("t", spec, ColumnsSpec())["train"].inputs
     wanted = datasets.load_dataset("csv", data_files=files, split=expression, cache_dir=str(tmp_path / "c"))
     assert found == wanted["text"][:]
+
+
+@pytest.mark.parametrize("expression", ["train[-9%:]", "train[:2] + train[-1%:]"])
+def test_a_share_at_the_end_that_is_no_row_is_refused(tmp_path: Path, expression: str) -> None:
+    """`datasets` rounds -9 % of five rows to 0, which it counts from the beginning: it returns all rows."""
+    rows = "".join(f"text{number},{number}\n" for number in range(5))
+    path = str(written(tmp_path / "rows.csv", "text,label\n" + rows))
+    share = expression.partition("-")[2][0]
+    with pytest.raises(InputError, match=rf"the last {share}% of 5 rows are less than half a row, so none is selected"):
+        read_splits("t", DataSpec(path="csv", data_files=path, split={"train": expression}), ColumnsSpec())
+    more = DataSpec(path="csv", data_files=path, split={"train": "train[-11%:]"})
+    assert read_splits("t", more, ColumnsSpec())["train"].inputs == ["text4"]
