@@ -10,11 +10,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from continual_petl.errors import InputError, show
+from continual_petl.errors import InputError, known_names, show
 from continual_petl.streams.reader.bounds import long_text
 from continual_petl.streams.reader.faulty_rows import Bad, Numbered
 from continual_petl.streams.reader.nested_questions import are_articles, flat_questions
@@ -133,6 +133,7 @@ def _document(
         return
     found, text = scanner.value(1, _LARGEST_OBJECT)
     if not scanner.peek() and (rows := _rows_of(found, lists)) is not None:
+        _check_beside(file.place, found, rows)
         flat = flat_questions(file.place, rows) if are_articles(rows) else rows
         yield from ((number, None, row) for number, row in enumerate(flat, 1))
         return
@@ -237,6 +238,17 @@ def _rows_of(found: Any, lists: Collection[str]) -> list[Any] | None:
     if all(isinstance(column, dict) and column.keys() == cells[0].keys() for column in cells):  # DataFrame.to_json()
         return [{name: column[key] for name, column in found.items()} for key in cells[0]]
     return None
+
+
+def _check_beside(place: str, found: Mapping[str, Any], rows: Sequence[Any]) -> None:
+    """Refuse rows under ``data`` beside a list of the same length: both may be columns."""
+    lists = [name for name, cell in found.items() if isinstance(cell, list) and cell is not rows]
+    columns = [name for name in lists if len(found[name]) == len(rows)]
+    if found.get("data") is rows and columns:
+        raise InputError(
+            f"{place}: data is a list of {len(rows):,} objects, and beside it {known_names(columns)} is a list of the same "
+            "length: data may be the rows, or one of the columns. Write one object for each row, in a list or one per line."
+        )
 
 
 def _is_flat(cell: Any) -> bool:

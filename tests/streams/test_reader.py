@@ -485,3 +485,14 @@ def test_a_share_at_the_end_that_is_no_row_is_refused(tmp_path: Path, expression
         read_splits("t", DataSpec(path="csv", data_files=path, split={"train": expression}), ColumnsSpec())
     more = DataSpec(path="csv", data_files=path, split={"train": "train[-11%:]"})
     assert read_splits("t", more, ColumnsSpec())["train"].inputs == ["text4"]
+
+
+def test_objects_beside_a_list_of_the_same_length_are_refused(tmp_path: Path) -> None:
+    objects = [{"text": f"w{number}", "label": "ab"[number % 2]} for number in range(4)]
+    path = written(tmp_path / "rows.json", json.dumps({"data": objects, "label": ["b", "a"] * 2}))
+    with pytest.raises(
+        InputError, match=r"data is a list of 4 objects, and beside it label is a list of the same length"
+    ):
+        read_splits("t", str(path), ColumnsSpec())
+    written(path, json.dumps({"version": "1", "labels": ["a", "b"], "data": objects}))
+    assert read_splits("t", str(path), ColumnsSpec())["train"].answers == ["a", "b"] * 2
