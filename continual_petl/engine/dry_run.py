@@ -15,7 +15,7 @@ from continual_petl.engine.checks.mistakes import Problems, key_of
 from continual_petl.engine.checks.preflight import check_pinned, check_plan, preflight
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.state_cache import decide_state_cache
-from continual_petl.engine.trainers import num_processes
+from continual_petl.engine.trainers import check_reaches_validation, num_processes
 from continual_petl.errors import InputError
 from continual_petl.exchange.expressible import announced
 from continual_petl.learner import TaskPlan
@@ -115,6 +115,8 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
     backbone, data = session.backbone(task), session.prepare(task)
     plan = session.plan(task, RowFacts.of(data))
     bank = build_bank(plan, backbone, folded=True)
+    if task.name not in learned:
+        check_reaches_validation(plan, session.spec.trainer, session.steps_of_epoch(data, plan.training))
     if task.name not in learned and plan.training.prefix_cache == "on":
         decide_state_cache(session, data, plan, bank, num_processes=num_processes(session.spec))
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})

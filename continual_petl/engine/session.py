@@ -249,8 +249,11 @@ class Session:
 
     def num_steps(self, data: TaskData, training: ResolvedTraining) -> int:
         """Return the number of optimizer steps in which a prepared task is learned on one device."""
-        batches = self.loaders(data, training).num_batches
-        return math.ceil(batches / training.accumulate) * training.epochs
+        return self.steps_of_epoch(data, training) * training.epochs
+
+    def steps_of_epoch(self, data: TaskData, training: TrainingSpec) -> int:
+        """Return the number of optimizer steps in which all rows of a prepared task are learned once on one device."""
+        return math.ceil(self.loaders(data, training).num_batches / training.accumulate)
 
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""

@@ -152,6 +152,30 @@ def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
         )
 
 
+def check_reaches_validation(plan: TaskPlan, arguments: Mapping[str, Any], num_steps: int) -> None:
+    """Check that ``max_steps`` does not end the fit before the validation that the best bank, or patience, needs.
+
+    Args:
+        plan: the task.
+        arguments: the stream's ``trainer`` section.
+        num_steps: number of optimizer steps of an epoch of all rows, on one device.
+
+    Raises:
+        InputError: if it does.
+    """
+    training, most = plan.training, arguments.get("max_steps", -1)
+    others = any(arguments.get(key) for key in ("limit_train_batches", "overfit_batches"))
+    limited = others or arguments.get("devices", 1) != 1
+    first = num_steps * (arguments.get("check_val_every_n_epoch") or 1)
+    if limited or not 0 <= most < first or (training.select == "last" and training.patience is None):
+        return
+    key = "patience" if training.patience is not None else "select"
+    raise InputError(
+        f"task {plan.name!r}, training.{key}: got {getattr(training, key)!r}, but trainer.max_steps is {most} and the first "
+        f"validation follows step {first}, so there would be none. Write select: last without patience, or give more steps."
+    )
+
+
 def partly_validated(plan: TaskPlan, arguments: Mapping[str, Any], num_batches: int) -> tuple[str, ...]:
     """Return a notice if the best bank is chosen by some validation batches only: the first ones have the longest rows.
 

@@ -11,6 +11,10 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from continual_petl import InputError, learn
 from continual_petl.callbacks import StreamCallback
+from continual_petl.engine.dry_run import dry_run
+from continual_petl.engine.session import Session
+from continual_petl.engine.task.checkpoint import LAST
+from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.streams_in_code import stream, task
 
@@ -106,6 +110,30 @@ def test_steps_after_the_last_validation_are_reported(
     assert len(notices) == (left is not None)
     assert left is None or f"no validation followed the last {left} steps" in notices[0]
     assert run.store.history("one").kept in ({2, 4} if select == "best" else {5})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "training", "message"),
+    [
+        ({"max_steps": 1}, {}, r"training\.select: got 'best', but trainer\.max_steps is 1 and the first .* step 2,"),
+        ({"max_steps": 3, "check_val_every_n_epoch": 2, "devices": 1}, {}, r"max_steps is 3 and the first .* step 4,"),
+        (
+            {"max_steps": 1},
+            {"patience": 2, "select": "last"},
+            r"training\.patience: got 2, but trainer\.max_steps is 1",
+        ),
+    ],
+)
+def test_a_fit_that_ends_before_its_first_validation_is_refused_before_it_begins(
+    backbone_folder: Folder, tmp_path: Path, arguments: dict[str, Any], training: dict[str, Any], message: str
+) -> None:
+    made = stream(backbone_folder(), TASKS[:1], training={"epochs": 3} | training)
+    with pytest.raises(InputError, match=message):
+        learn(made, tmp_path, trainer=arguments)
+    assert not [*tmp_path.rglob(LAST)], "nothing was trained"
+    planned = stream(backbone_folder(), TASKS[:1], training={"epochs": 3} | training, trainer=arguments)
+    with pytest.raises(InputError, match=message):
+        dry_run(Session(planned.spec, Store(tmp_path / "planned")))
 
 
 @pytest.mark.slow

@@ -30,7 +30,13 @@ from continual_petl.engine.task.learning_curve import LearningCurve
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
-from continual_petl.engine.trainers import KeepSignals, fitting_trainer, partly_validated, quiet
+from continual_petl.engine.trainers import (
+    KeepSignals,
+    check_reaches_validation,
+    fitting_trainer,
+    partly_validated,
+    quiet,
+)
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
@@ -69,6 +75,7 @@ def learn_bank(session: Session, task: TaskSpec, ranks: Ranks | None = None) -> 
     run = TaskRun.begin(session, task)
     plan, data, clock = run.plan, run.data, run.clock
     run.store.write_backbone(run.backbone)
+    check_reaches_validation(plan, session.spec.trainer, session.steps_of_epoch(data, plan.training))
     num_processes = 1 if ranks is None else ranks.world_size
     cache, cache_notices = decide_state_cache(session, data, plan, run.bank, num_processes=num_processes)
     dropped = keep_or_discard(run, "off" if cache is None else cache.in_words)
