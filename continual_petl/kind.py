@@ -306,7 +306,7 @@ class Kind:
         """Return notices on the encoded rows of a split, `TokenisedRows`, whose checked answers these are."""
         return []
 
-    def cut_in_words(self, *, chats: bool) -> str:
+    def truncation_in_words(self, *, chats: bool) -> str:
         """Return what happens to the part of an input that does not fit, as the end of a sentence."""
         return "the rest of their text is not seen."
 
@@ -382,7 +382,7 @@ class Kind:
         """
         raise NotImplementedError
 
-    def is_right(self, found: str, references: Sequence[str]) -> bool:
+    def is_right(self, answer: str, references: Sequence[str]) -> bool:
         """Return whether an extracted text is one of the right answers; see `Texts.references`."""
         raise NotImplementedError
 

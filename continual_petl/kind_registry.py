@@ -94,11 +94,11 @@ def not_allowed(name: str) -> str:
     )
 
 
-def changed_kind(name: str, found: str, digest: str) -> str:
+def changed_kind(name: str, actual: str, digest: str) -> str:
     """Return the message that the code of a kind is not that of a bank."""
     return (
-        f"kind {name!r}: {file_of('kind', name)} is not the code that the task was learned with: its SHA-256 is {found}, but "
-        f"{digest} was certified. Restore that version."
+        f"kind {name!r}: {file_of('kind', name)} is not the code that the task was learned with: its SHA-256 is {actual}, "
+        f"but {digest} was certified. Restore that version."
     )
 
 

@@ -56,7 +56,7 @@ class TagReading(StrictModel):
     scheme: Scheme
     """``none``: the tags mark no entities, and there are no entity scores."""
     position: Position = "prefix"
-    """Where the letter stands."""
+    """Where the letter is written."""
     separator: Literal["", "-", "_", ".", "/", ":", "|"] = ""
     """Between letter and type; empty for tags that are only a letter or only a type."""
     outside: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ def _check_unambiguous(readings: Sequence[TagReading], inside: Sequence[str]) ->
             label = next(label for label in inside if first.part(label) != rival.part(label))
             raise AmbiguousTags(
                 f"the tags {_listed(inside)} can be read in two ways, which give different entities: as "
-                f"{_in_short(first, label)}, or as {_in_short(rival, label)}. Write where the letter stands, tags: "
+                f"{_in_short(first, label)}, or as {_in_short(rival, label)}. Write where the letter is, tags: "
                 f"{{position: {first.position}}} or tags: {{position: {rival.position}}}",
                 readings,
             )

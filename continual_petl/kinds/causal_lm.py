@@ -66,11 +66,11 @@ class CausalLM(Generation):
                 "max_target_length, which truncates sources to fewer tokens."
             )
 
-    def cut_in_words(self, *, chats: bool) -> str:
+    def truncation_in_words(self, *, chats: bool) -> str:
         """Return what happens to text that is cut off."""
         if chats:
             return "their oldest turns were left out and, if that was not enough, the end of their last message too."
-        return super().cut_in_words(chats=chats)
+        return super().truncation_in_words(chats=chats)
 
     def row_weights(self, rows: TokenisedRows, class_weights: tuple[float, ...] | None) -> NDArray[np.float64]:
         """Return the number of learned tokens of each row; of a conversation, those of all answers."""

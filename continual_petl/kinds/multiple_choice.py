@@ -220,7 +220,7 @@ def _places(answers: Cells[Any], options: Sequence[tuple[str, ...]]) -> Sequence
     wrong = wrong or [row for row, text in enumerate(texts) if text is None]  # positions among texts
     faults = [Fault(row=row, what=_why_none(*pairs[row])) for row in wrong]
     answers.refuse(faults, _RULE)
-    raise AssertionError("some label is no option")
+    raise AssertionError("some label is not an option")
 
 
 def _integer(answer: Any) -> int | None:
@@ -248,7 +248,7 @@ def _check_distinct(pairs: Encoded, options: Sequence[Sequence[str]], where: Whe
             if same != option:
                 raise InputError(
                     f"{row_in(where, row)}, options: {same!r:.80} and {option!r:.80} have the same tokens with this "
-                    f"tokenizer, cut to {max_length} together with their text, so they always get the same score: write "
-                    "options that differ earlier, and in more than unknown or invisible characters, or use a larger "
+                    f"tokenizer, truncated to {max_length} together with their text, so they always get the same score: "
+                    "write options that differ earlier, and in more than unknown or invisible characters, or use a larger "
                     "backbone.max_length."
                 )

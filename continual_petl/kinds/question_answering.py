@@ -120,7 +120,7 @@ class QuestionAnswering(OfSeveral):
         keys = {"question": known["question"].name, "context": known["context"].name, "answers": answers.name}
         if lists is None and start is not None:
             keys["answer_start"] = start.name
-        why = f"columns {', '.join(keys.values())} are named like questions whose answers stand in a context"
+        why = f"columns {', '.join(keys.values())} have the usual names of questions with answers that are part of a context"
         letters = known["question"].longest + known["context"].longest
         empty = answers.some_empty or 0 in answers.lengths
         return Guess(kind=self.name, columns=keys, why=why, letters=letters, some_empty=empty)
@@ -232,11 +232,11 @@ class QuestionAnswering(OfSeveral):
         assert texts.sources is not None
         return [text[slice(*span)] for text, span in zip(texts.sources, _spans(kept, texts), strict=True)]
 
-    def is_right(self, found: str, references: Sequence[str]) -> bool:
+    def is_right(self, answer: str, references: Sequence[str]) -> bool:
         """Return whether a text is an exact match."""
         from continual_petl.heads.spans import normalised
 
-        return normalised(found) in {normalised(text) for text in references or ("",)}
+        return normalised(answer) in {normalised(text) for text in references or ("",)}
 
     def scores(self, labels: object, metric: str | None, *, reading: object, single_precision: bool) -> dict[str, Any]:
         """Return exact match and F1 as in the official script."""
@@ -247,7 +247,7 @@ class QuestionAnswering(OfSeveral):
     def in_words(
         self, labels: object, outputs_BC: Tensor, *, targets: object, rounding: float, texts: Texts | None = None
     ) -> list[Prediction]:
-        """Return the text of each answer, where it stands in the context, and how probable it is."""
+        """Return the text of each answer, where it is in the context, and how probable it is."""
         from continual_petl.heads.predictions import Prediction
 
         assert texts is not None
@@ -278,7 +278,7 @@ def _gold(value: Any, context: str, *, whole: bool) -> Gold:
 
 
 def _checked(text: Any, start: Any, context: str) -> int:
-    """Return the position of an answer, after checking that it stands there."""
+    """Return the position of an answer, after checking that it is there."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{show(text)} is not a text")
     if isinstance(start, str) and start.isascii() and start.isdigit():
@@ -288,10 +288,8 @@ def _checked(text: Any, start: Any, context: str) -> int:
     there = context[start : start + len(text)] if start >= 0 else ""
     if there != text:
         elsewhere = context.find(text)
-        hint = "; the context does not have this text" if elsewhere < 0 else f"; it stands at {elsewhere}"
-        raise ValueError(
-            f"the answer {show(text)} does not stand at {start}, where the context has {show(there)}{hint}"
-        )
+        hint = "; the context does not have this text" if elsewhere < 0 else f"; it is at {elsewhere}"
+        raise ValueError(f"the answer {show(text)} is not at {start}, where the context has {show(there)}{hint}")
     return start
 
 

@@ -77,7 +77,7 @@ class TokenClassification(OfClasses):
 
         return tokenise_words(inputs, rows.get("answers"), self.tokenizer(how), how.max_length, where=how.where)
 
-    def cut_in_words(self, *, chats: bool) -> str:
+    def truncation_in_words(self, *, chats: bool) -> str:
         """Return what happens to words that are cut off."""
         return "the words after that are neither learned nor scored."
 

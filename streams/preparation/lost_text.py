@@ -31,19 +31,21 @@ _UNKNOWN = 0.1
 """The share of unknown tokens from which on a notice gives it: names and emoji alone stay below it."""
 
 
-def cut(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
+def truncated(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
     """Return notices on how many rows and targets were truncated."""
     kind, notices = kind_of(task), []
     room, target_room = kind.rooms(max_length, task.max_target_length)
-    rows_cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
-    if rows_cut:
-        rest = kind.cut_in_words(chats=task.reads_chats)
-        notices.append(f"task {task.name!r}: {rows_cut} rows are longer than {room} tokens and were cut; {rest}")
-    targets_cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
-    if targets_cut:
+    rows_truncated = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
+    if rows_truncated:
+        rest = kind.truncation_in_words(chats=task.reads_chats)
         notices.append(
-            f"task {task.name!r}: {targets_cut} targets are longer than {target_room} tokens (max_target_length) and were "
-            "cut; the part cut off is not learned, but scores use the complete target."
+            f"task {task.name!r}: {rows_truncated} rows are longer than {room} tokens and were truncated; {rest}"
+        )
+    targets_truncated = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
+    if targets_truncated:
+        notices.append(
+            f"task {task.name!r}: {targets_truncated} targets are longer than {target_room} tokens (max_target_length) and "
+            "were truncated; the rest is not learned, but scores use the complete target."
         )
     return notices
 

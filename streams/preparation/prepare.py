@@ -98,7 +98,7 @@ def prepare_task(
     tokenised = {
         name: split.encode(tokenizer, max_length, images, scored=name != "train") for name, split in splits.items()
     }
-    notices += lost_text.cut(task, tokenised, max_length)
+    notices += lost_text.truncated(task, tokenised, max_length)
     if tokenizer is not None:
         notices += lost_text.unknown(task, tokenised, tokenizer)
     for name, rows in tokenised.items():
@@ -265,17 +265,17 @@ def check_again(
     data = spec.resolved_data(task)
     wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
     raw = _read_raw(task, data, wanted)
-    carved = split != "test" and "validation" not in raw
-    if carved and split == "validation":
+    held_out = split != "test" and "validation" not in raw
+    if held_out and split == "validation":
         raw = _read_raw(task, data, ("train",))
-    if split not in raw and not carved:
+    if split not in raw and not held_out:
         raise InputError(
             f"task {task.name!r}: the data no longer has a {split} split; restore it, or evaluate on another one."
         )
     raw, _ = own_rows(spec, task, raw, labels)
-    rows = raw["train" if carved else split]
+    rows = raw["train" if held_out else split]
     positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
     checked = check_split(spec, task, rows, labels, positions, single_precision=single_precision)
-    if carved:
+    if held_out:
         checked = hold_out(spec, task, checked)[split == "validation"]
     return limited(spec, task, split, checked)

@@ -46,7 +46,7 @@ def delimited_records(file: TextFile, bad: Bad, wanted: Wanted, *, tabs: bool) -
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise InputError(
             f"{file.place}: the header names column {show(twice[0])} twice"
-            f"{' (a column without a name is called so)' * (first.count(twice[0]) == 1)}; the first line must name "
+            f"{' (the name that a column without a name gets)' * (first.count(twice[0]) == 1)}; the first line must name "
             "every column once."
         )
     columns = wanted.columns
@@ -109,7 +109,7 @@ def _rows(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
         row += bool(fields)
         if fields and fields[-1].endswith(_END):
             raise InputError(
-                f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
+                f"{file.place}: row {row:,}, on line {start:,}, opens a cell with a quotation mark that is never closed, so "
                 'the rest of the file is part of the cell. Close it, or double it ("") if it is part of a quoted text.'
             )
         yield start, fields
@@ -157,7 +157,7 @@ def _parsed(file: TextFile, style: Mapping[str, Any]) -> Iterator[tuple[int, lis
 
 
 def _fault(file: TextFile, error: csv.Error, row: int, start: int, more_lines: int) -> str:
-    where = f"row {row + 1:,}, in line {start:,}," if row >= 0 else "the header"
+    where = f"row {row + 1:,}, on line {start:,}," if row >= 0 else "the header"
     if "field limit" not in str(error):
         return f"{where} cannot be read: {error}; repair the line"
     quote = " (it spans several lines: is a quotation mark not closed?)" if more_lines else ""

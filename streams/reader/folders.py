@@ -97,11 +97,11 @@ def _images(place: str, path: str) -> Iterator[dict[str, Any]]:
 
 def _images_in(place: str, entries: list[os.DirEntry[str]]) -> list[str]:
     if (strange := next((entry.path for entry in entries if half_character(entry.path)), None)) is not None:
-        raise InputError(f"{place}: {strange!a} is no valid text as a path: rename the image or its folder")
+        raise InputError(f"{place}: the path {strange!a} is not valid text: rename the image or its folder")
     if (other := next((entry for entry in entries if not _is_image(entry)), None)) is not None:
         raise InputError(
-            f"{place}: {other.path} is {'a folder' if other.is_dir() else 'no image by its name'}, but a folder of a class "
-            f"has images only, with these suffixes: {', '.join(IMAGES)}. Move it away."
+            f"{place}: {other.path} is {'a folder' if other.is_dir() else 'not named like an image'}, but a folder of a "
+            f"class has images only, with these suffixes: {', '.join(IMAGES)}. Move it away."
         )
     return [join_path(os.getcwd(), entry.path) for entry in entries]
 
@@ -117,8 +117,8 @@ def _saved(place: str, path: str, limits: LimitsSpec, wanted: Wanted) -> Iterato
     features = features if isinstance(features, Mapping) else {}
     if state.get("_indices_files") or not all(isinstance(name, str) and Path(name).name == name for name in files):
         raise InputError(
-            f"{place}: {_STATE} does not name the files of a data set as a current version of datasets writes them: read it "
-            "with load_from_disk of the version that wrote it, and save it with a current one"
+            f"{place}: {_STATE} does not name the files of the data set as current versions of datasets do: load the folder "
+            "with the version that saved it (load_from_disk), and save it again with a current one"
         )
     before = number = 0
     for name in files:
@@ -141,6 +141,6 @@ def _json(place: str, path: str, name: str) -> Mapping[str, Any]:
         found = json.loads(Path(file).read_text("utf-8"))
         if isinstance(found, Mapping):
             return found
-        raise ValueError("it is no object")
+        raise ValueError("it is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{place}: {name} cannot be read: {error}. Copy the folder again.") from error

@@ -212,7 +212,7 @@ class _Scanner:
     def error(self, number: int, what: str) -> InputError:
         """Return the error for what is wrong at this place."""
         line = self._line + self.text.count("\n", 0, self.at)
-        return InputError(f"{self._file.place}: row {number:,}, in line {line:,}: {what}. Repair the file.")
+        return InputError(f"{self._file.place}: row {number:,}, on line {line:,}: {what}. Repair the file.")
 
     def _read_more(self) -> bool:
         self._line += self.text.count("\n", 0, self.at)
@@ -378,7 +378,7 @@ def _fault(record: Any, text: str | None, file: TextFile, columns: Collection[st
                     return f"column {show(name)} {long_text(file.limits)}", file.limits.hint("cell_mb", len(part) / 1e6)
                 if (half := _HALF.search(part)) is not None:
                     return (
-                        f"column {show(name)} holds {half[0]!a}, an unpaired surrogate, which is no valid text",
+                        f"column {show(name)} holds {half[0]!a}, an unpaired surrogate, which is not valid text",
                         _REPAIR,
                     )
     return None

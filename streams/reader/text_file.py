@@ -269,7 +269,7 @@ class TextFile:
         packing = _packing_of(self.path)
         command = f"{_UNPACK[packing]} {path} | {convert}" if packing in _UNPACK else f"{convert} {path}"
         return InputError(
-            f"{self.place}: byte {at:,}, in line {line:,}, is {what}; text must be UTF-8. If the file is {encoding}{about}, "
+            f"{self.place}: byte {at:,}, on line {line:,}, is {what}; text must be UTF-8. If the file is {encoding}{about}, "
             f"convert it: {command} > NEW-FILE; or save it as UTF-8 in the program that created it."
         )
 

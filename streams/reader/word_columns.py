@@ -127,7 +127,7 @@ def _sentences(file: TextFile) -> Iterator[tuple[int, list[Line]]]:
             size += len(line)
         if size > file.limits.cell_chars:
             raise InputError(
-                f"{file.place}: the sentence that begins in line {lines[0][0]:,} has more than {file.limits.cell_mb:g} "
+                f"{file.place}: the sentence that begins on line {lines[0][0]:,} has more than {file.limits.cell_mb:g} "
                 "million characters (limits.cell_mb): are there blank lines between the sentences? "
                 f"{file.limits.hint('cell_mb', 2 * file.limits.cell_mb)}"
             )
@@ -171,7 +171,7 @@ def _universal(lines: list[Line]) -> tuple[list[list[str]], dict[str, str | None
         if _NOT_A_WORD.fullmatch(cells[0]):
             continue
         if cells[0] != str(len(rows) + 1):
-            raise ValueError(number, f"the id of the word is {show(cells[0])}, but {len(rows) + 1} is next")
+            raise ValueError(number, f"the id of the word is {show(cells[0])}, but {len(rows) + 1} was expected")
         rows.append(cells[1:])
     return rows, {"sent_id": name}
 

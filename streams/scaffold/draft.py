@@ -25,7 +25,7 @@ _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
 _LENGTHS_OF_CHATS = (1024, 2048)
 _LETTERS_OF_TOKEN = 4
-"""Letters per token, for English; if a language has fewer, more rows are cut, and the run reports how many."""
+"""Letters per token, for English; if a language has fewer, more rows are truncated, and the run reports how many."""
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
 """Minimum number of optimizer steps, unless they would need more than `_MAX_EPOCHS`."""
@@ -56,7 +56,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[InspectedData, Guess]], fo
     length = _max_length(letters, backbone, [guess for _, guess in tasks])
     if letters:
         room = f"99 % of rows have at most {letters:,} characters"
-        lines.append(f"  # tokens; {room}; longer rows are cut, and the run reports it")
+        lines.append(f"  # tokens; {room}; longer rows are truncated, and the run reports it")
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",

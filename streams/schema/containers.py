@@ -32,7 +32,7 @@ def rows_in(given: Any, place: str) -> list[Any]:
         place: what it was given for, for messages.
 
     Raises:
-        InputError: if it is no container of rows, or one whose rows are not certain.
+        InputError: if it is not a container of rows, or one whose rows are not certain.
     """
     if isinstance(given, list | tuple):
         return list(given)
@@ -50,7 +50,7 @@ def rows_in(given: Any, place: str) -> list[Any]:
             f"{what}, which has no order, so that no answer could be matched to its row; give a list of rows"
         )
     if isinstance(given, str | bytes | bytearray | memoryview | UserString):
-        raise InputError(f"{what}, which is no container of rows; give a list of rows")
+        raise InputError(f"{what}, which is not a container of rows; give a list of rows")
     if isinstance(given, io.IOBase) or hasattr(given, "readline"):
         raise InputError(
             f"{what}, an open file, whose lines keep their ends; give a list: [line.rstrip() for line in file]"

@@ -56,7 +56,7 @@ class TagsSpec(StrictModel):
     outside: _Outside | None = None
     """The tag, or list of tags, of words outside of entities."""
     position: Position | None = None
-    """Where the letter stands: before the type of the entity (B-PER) or after it (PER-B)."""
+    """Where the letter is written: before the type of the entity (B-PER) or after it (PER-B)."""
 
     @model_validator(mode="after")
     def _is_used(self) -> TagsSpec:

@@ -205,7 +205,7 @@ class _Builder:
             elif (half := half_character(key.value)) is not None:
                 self._half(key, path, half)
             elif key.value in lines:
-                why = f"is written twice, first in line {lines[key.value]}: keep one of the two"
+                why = f"is written twice, first on line {lines[key.value]}: keep one of the two"
                 self._problem(key, (*path, key.value), why)
             else:
                 lines[key.value] = self.parsed.lines[(*path, key.value)] = line

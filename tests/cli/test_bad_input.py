@@ -151,7 +151,8 @@ def test_suspicious_input_is_reported_but_accepted(bench: Bench, capsys: pytest.
     bench.apply(Case("", [], edits, {"data/other/test.jsonl": json_lines(ROWS[:5])}))
     cut = [sum(len(row["text"].split()) > 4 for row in rows) for rows in (ROWS[:16], ROWS[16:20], ROWS[:5])]
     told = [
-        f"{cut[0]} of 16 train, {cut[1]} of 4 validation, {cut[2]} of 5 test rows are longer than 6 tokens and were cut",
+        f"{cut[0]} of 16 train, {cut[1]} of 4 validation, {cut[2]} of 5 test rows are longer than 6 tokens and were "
+        "truncated",
         "5 of 5 test rows have the text of a training row",
         "no training row has the label 'may[b]e'",
     ]

@@ -17,16 +17,16 @@ from tests.streams.strange_files import ROWS, csv_text, cut, json_lines, nested,
 FILES: dict[str, tuple[bytes, str]] = {
     "latin.csv": (
         csv_text().encode("latin-1"),
-        "byte 12, in line 2, is not UTF-8; text must be UTF-8. If the file is WINDOWS-1252 (usual in Western Europe; Latin-1 "
+        "byte 12, on line 2, is not UTF-8; text must be UTF-8. If the file is WINDOWS-1252 (usual in Western Europe; Latin-1 "
         "is part of it), convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE",
     ),
     "latin.jsonl": (
         json_lines([{"text": "a", "label": "y"}, *ROWS]).encode("latin-1"),
-        "byte 39, in line 2, is not UTF-8",
+        "byte 39, on line 2, is not UTF-8",
     ),
-    "late.csv": (csv_text(ROWS * 2000).encode() + b"caf\xe9,y\n", "byte 860,014, in line 80,002, is not UTF-8"),
-    "end.csv": (csv_text().encode() + "ende,n\u00e9".encode()[:-1], "in line 42, is not UTF-8"),
-    "marked.csv": (csv_text().encode("utf-16"), "byte 0, in line 1, is a byte order mark of UTF-16"),
+    "late.csv": (csv_text(ROWS * 2000).encode() + b"caf\xe9,y\n", "byte 860,014, on line 80,002, is not UTF-8"),
+    "end.csv": (csv_text().encode() + "ende,n\u00e9".encode()[:-1], "on line 42, is not UTF-8"),
+    "marked.csv": (csv_text().encode("utf-16"), "byte 0, on line 1, is a byte order mark of UTF-16"),
     "marked.jsonl": (json_lines().encode("utf-16"), "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW-FILE"),
     "wide.csv": (
         csv_text().encode("utf-32"),
@@ -37,16 +37,16 @@ FILES: dict[str, tuple[bytes, str]] = {
     "plain.csv.gz": (csv_text().encode(), "the name ends in .gz, but the file is not compressed with gzip: rename it"),
     "little.csv": (
         csv_text().encode("utf-16-le"),
-        "byte 1, in line 1, is a NUL byte; text must be UTF-8. If the file is UTF-16LE, ",
+        "byte 1, on line 1, is a NUL byte; text must be UTF-8. If the file is UTF-16LE, ",
     ),
     "zeros.jsonl": (bytes(10_000), "line 1 holds many NUL bytes, so this is binary data, or a part of the file was never"),
     "big.jsonl": (json_lines().encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8 FILE"),
     "open.csv": (
         (csv_text() + 'a,"b\n' + "c,n\n" * 9).encode(),
-        "row 41, in line 42, opens a cell with a quotation mark that is never closed, so the rest of the file is part of the "
+        "row 41, on line 42, opens a cell with a quotation mark that is never closed, so the rest of the file is part of the "
         "cell",
     ),
-    "last.csv": ((csv_text() + '"a').encode(), "row 41, in line 42, opens a cell with a quotation mark that is never closed"),
+    "last.csv": ((csv_text() + '"a').encode(), "row 41, on line 42, opens a cell with a quotation mark that is never closed"),
     "cut.csv.gz": (cut(csv_text()), "the compressed file is damaged or incomplete (Compressed file ended before"),
     "cut.jsonl.gz": (cut(json_lines()), "before the end-of-stream marker was reached). Copy, download or compress it again."),
     "damaged.csv.gz": (cut(csv_text())[:60] + b"x" * 99, "the compressed file is damaged or incomplete (Error -3"),
@@ -116,7 +116,7 @@ def test_limits_can_be_raised(bench: Bench, command: str, capsys: pytest.Capture
     else:
         said = refused(bench, command, str(file), capsys, "--limits.cell_mb", "0.02")
         options = ["--limits.cell_mb", "0.05"]
-    assert "long.csv: row 41, in line 42, has a cell of more than 0.02 million characters (limits.cell_mb)" in said
+    assert "long.csv: row 41, on line 42, has a cell of more than 0.02 million characters (limits.cell_mb)" in said
     assert bench.main(*(word.replace("FILE", str(file)) for word in COMMANDS[command]), *options) == 0
     if command == "init":  # the drafted stream has the same limits
         assert "limits: {cell_mb: 0.05}" in (bench.folder / "new.yaml").read_text()

@@ -305,7 +305,7 @@ def test_the_dry_run_shows_a_row_and_counts_what_is_cut(backbone: Path, tmp_path
     (facts,) = dry_run(Session(chat_stream(backbone, talk(turns=5)).spec, Store(tmp_path / "run")))
     notices = "\n".join(facts.notices)
     assert (
-        "24 of 24 train, 6 of 6 validation, 8 of 8 test rows are longer than 40 tokens and were cut; their oldest"
+        "24 of 24 train, 6 of 6 validation, 8 of 8 test rows are longer than 40 tokens and were truncated; their oldest"
         in notices
     )
     assert "the first row, as the chat template renders it: '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in notices

@@ -317,14 +317,14 @@ def squad(text: Any, start: Any) -> dict[str, Any]:
     [
         (
             squad("Paris", 22),
-            r"row 1: the answer 'Paris' does not stand at 22, where the context has ' Pari'; it stands at 23",
+            r"row 1: the answer 'Paris' is not at 22, where the context has ' Pari'; it is at 23",
         ),
         (
             squad("paris", 23),
-            r"does not stand at 23, where the context has 'Paris'; the context does not have this text",
+            r"is not at 23, where the context has 'Paris'; the context does not have this text",
         ),
-        (squad("Paris", -17), r"does not stand at -17, where the context has ''; it stands at 23"),
-        (squad("Paris", 1000), r"does not stand at 1000, where the context has ''"),
+        (squad("Paris", -17), r"is not at -17, where the context has ''; it is at 23"),
+        (squad("Paris", 1000), r"is not at 1000, where the context has ''"),
         (squad("Paris", None), "answer_start is None, which is not a whole number"),
         (squad("Paris", 23.0), "answer_start is 23.0, which is not a whole number"),
         (squad("Paris", True), "answer_start is True, which is not a whole number"),

@@ -86,7 +86,7 @@ def test_rows_are_scored_up_to_where_they_are_cut(backbone_folder: Folder, tmp_p
     tasks = stream(backbone_folder("bert"), [task("cut", ("b_x", "m_x", "e_x", "s_x", "o"))], backbone=backbone)
     run = learn(tasks, tmp_path / "run")
     certificate = run.store.certificate("cut")
-    assert any("test rows are longer than 5 tokens and were cut" in notice for notice in certificate.notices)
+    assert any("test rows are longer than 5 tokens and were truncated" in notice for notice in certificate.notices)
     assert certificate.score == run.results.own[0] == pytest.approx(seqeval_of(run, tasks, 3))
     assert run.results.routed is not None, "rows of which only the beginning is seen are recognised too"
     with pytest.raises(InputError, match=r"row 1 has 4 words, but only the first 3 fit"):

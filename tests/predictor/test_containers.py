@@ -158,7 +158,7 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
         (["w1", None], "one", "row 2 is None .missing.; each row of this task is a text"),
         (["w1", float("nan")], "one", "row 2 is nan; each row of this task is a text"),
         (b"w1", "one", "row 1 is b'w1'; each row of this task is a text"),
-        (bytearray(b"w1"), "one", "rows: got a bytearray, which is no container of rows"),
+        (bytearray(b"w1"), "one", "rows: got a bytearray, which is not a container of rows"),
         (Path("w1.txt"), "one", "row 1 is PosixPath.'w1.txt'.; each row of this task is a text"),
         (None, "one", "rows: got None of type NoneType; give one row"),
         (["w1", "w\ud800"], "one", r"row 2 is .*no text, since \\ud800 is half of a surrogate pair"),

@@ -145,12 +145,12 @@ LONG = [*ROWS[:2], {"text": "x" * 2000, "label": "y"}]
 @pytest.mark.parametrize(
     ("name", "content", "where"),
     [
-        ("rows.csv", csv_text(LONG), r"rows.csv: row 3, in line 4, has a cell of more than 0.001 million characters"),
-        ("rows.tsv", csv_text(LONG).replace(",", "\t"), r"rows.tsv: row 3, in line 4, has a cell"),
+        ("rows.csv", csv_text(LONG), r"rows.csv: row 3, on line 4, has a cell of more than 0.001 million characters"),
+        ("rows.tsv", csv_text(LONG).replace(",", "\t"), r"rows.tsv: row 3, on line 4, has a cell"),
         ("rows.jsonl", json_lines(LONG), r"rows.jsonl: 1 line .*: line 3: column 'text' has a text of more than 0.001 m"),
         ("rows.json", f"[{','.join(json_lines(LONG).splitlines())}]", r"1 row .*: row 3: column 'text' has a text of more"),
         ("rows.csv", "text,label\n" + "x" * 20_000, r"rows.csv: line 2 is longer than 16,000 characters"),
-        ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, in line 3, has a cell .*a quotation mark not closed\?"),
+        ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, on line 3, has a cell .*a quotation mark not closed\?"),
     ],
 )  # fmt: skip
 def test_too_long_cell_is_refused(tmp_path: Path, name: str, content: str, where: str) -> None:

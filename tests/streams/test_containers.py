@@ -111,8 +111,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"a", "b"}, r"got a set, which has no order"),
     (frozenset("ab"), r"got a frozenset, which has no order"),
     (io.StringIO("a\nb\n"), r"got a StringIO of _io, an open file, whose lines keep their ends"),
-    (b"ab", r"got a bytes, which is no container of rows"),
-    (bytearray(b"ab"), r"got a bytearray, which is no container"),
+    (b"ab", r"got a bytes, which is not a container of rows"),
+    (bytearray(b"ab"), r"got a bytearray, which is not a container"),
     (torch.zeros(2, 2), r"got a Tensor of torch, whose items may be anything"),
     (torch.utils.data.TensorDataset(torch.zeros(2)), r"TensorDataset of torch, .* item 1 is a tuple, not a mapping"),
     (torch.utils.data.DataLoader(Mapped()), r"got a DataLoader of torch, whose items may be anything"),
@@ -256,7 +256,7 @@ def test_rows_with_two_columns_of_one_name_are_refused() -> None:
         ({"a"}, r"key data: got a set, which has no order; give a list of rows and its split, as in data="),
         (frozenset("a"), "key data: got a frozenset, which has no order"),
         (io.StringIO("a"), "key data: got a StringIO, an open file; give the path of the file"),
-        ({"train": b"abc"}, "key data: train: got a bytes, which is no container"),
+        ({"train": b"abc"}, "key data: train: got a bytes, which is not a container"),
     ],
 )
 def test_data_that_is_not_rows_is_refused_in_one_paragraph(data: Any, says: str) -> None:

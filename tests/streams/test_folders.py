@@ -78,13 +78,13 @@ def test_saved_splits_are_read(tmp_path: Path) -> None:
     ("break_it", "says"),
     [
         (lambda folder: (folder / "state.json").write_text("{"), "state.json cannot be read: Expecting property name"),
-        (lambda folder: (folder / "state.json").write_text("[]"), "state.json cannot be read: it is no object"),
+        (lambda folder: (folder / "state.json").write_text("[]"), "state.json cannot be read: it is not a JSON object"),
         (
             lambda folder: (folder / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'),
             "current version",
         ),
         (lambda folder: (folder / "state.json").write_text('{"_data_files": 3}'), "current version"),
-        (lambda folder: (folder / "state.json").write_text("{}"), "current version of datasets writes them"),
+        (lambda folder: (folder / "state.json").write_text("{}"), "current versions of datasets do"),
         (
             lambda folder: (folder / "data-00000-of-00001.arrow").unlink(),
             "data-00000-of-00001.arrow: state.json names this",
@@ -224,9 +224,7 @@ def test_no_folder_beside_those_of_splits_is_ignored(tmp_path: Path, name: str) 
 def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     folder = images(tmp_path / "p", "cat/1.png")
     os.rename(folder / "cat/1.png", os.fsencode(folder / "cat") + b"/\xff.png")
-    with pytest.raises(
-        InputError, match=r"cat/\\udcff.png' is no valid text as a path: rename the image or its folder"
-    ):
+    with pytest.raises(InputError, match=r"cat/\\udcff.png' is not valid text: rename the image or its folder"):
         rows_of(folder)
 
 
@@ -249,7 +247,7 @@ def test_folders_that_cannot_be_opened_are_named(tmp_path: Path, monkeypatch: py
             None,
             "the folders test, train are named after splits, but they hold images without a",
         ),
-        (["cat/1.png", "dog/2.png"], "cat/notes.txt", "cat/notes.txt is no image by its name"),
+        (["cat/1.png", "dog/2.png"], "cat/notes.txt", "cat/notes.txt is not named like an image"),
         (["cat/1.png", "dog/2.png"], "readme.md", "readme.md is beside the folders cat, dog"),
         (["cat/1.png", "cat/more/2.png"], None, "cat/more is a folder, but a folder of a class has images only"),
         (["cat/1.png"], "dog/", "the folder dog has no images: add some, or remove it"),

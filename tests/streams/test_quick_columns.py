@@ -129,7 +129,7 @@ def write_rows(path: Path, columns: dict[str, list[str]]) -> Path:
     [
         ("x\n", r"line 1,502: 1 field instead of 2"),
         ('"x,y\n', "opens a cell with a quotation mark that is never closed"),
-        ('"', "row 1,501, in line 1,502, opens a cell with a quotation mark that is never closed"),
+        ('"', "row 1,501, on line 1,502, opens a cell with a quotation mark that is never closed"),
         (f"{'x' * 20_000},y\n", "longer than 16,000 characters"),
         (f'"{"x," * 700}",y\n', "has a cell of more than 0.001 million characters"),
         ("\udcff,y\n", "is not UTF-8"),

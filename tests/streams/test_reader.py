@@ -228,22 +228,22 @@ def test_files_of_a_split_may_have_other_columns_where_they_are_not_read(tmp_pat
          r"^here: 6 lines cannot be read: line 2: not a JSON object .*; line 3: not JSON \(Expecting ':' delimiter, at "
          r"character 8\); line 4: .*; and 1 more\. Repair it, or leave it out\.$"),
         ("a.jsonl", '{"a": 1, "a": 2}\n', r"line 1: not JSON \(the key 'a' is there twice\)"),
-        ("a.json", '[{"a": 1},\n{"a": 2}\n{"a": 3}]', r"here: row 2, in line 3: not JSON \(a comma or \] has to follow\)"),
-        ("a.json", '[{"a": 1},\n\n{"a": x}]', r"here: row 2, in line 3: not JSON \(Expecting value\)"),
-        ("a.json", '[{"a": 1},\n{"a": 2', r"here: row 2, in line 2: not JSON"),
-        ("a.json", '[{"a": 1}]\n[]', r"here: row 1, in line 2: the list ends there, but the file goes on"),
+        ("a.json", '[{"a": 1},\n{"a": 2}\n{"a": 3}]', r"here: row 2, on line 3: not JSON \(a comma or \] has to follow\)"),
+        ("a.json", '[{"a": 1},\n\n{"a": x}]', r"here: row 2, on line 3: not JSON \(Expecting value\)"),
+        ("a.json", '[{"a": 1},\n{"a": 2', r"here: row 2, on line 2: not JSON"),
+        ("a.json", '[{"a": 1}]\n[]', r"here: row 1, on line 2: the list ends there, but the file goes on"),
         ("a.json", '[{"a": 1}, 7]', r"1 row cannot be read: row 2: not a JSON object"),
         ("a.json", '{\n"a": 1,\n"b": 2} 3', r"1 row cannot be read: row 2: not a JSON object"),
-        ("a.json", '{\n"a": 1,\n"b": 2},\n{"a": 3}', r"here: row 2, in line 3: not JSON \(Expecting value\)"),
+        ("a.json", '{\n"a": 1,\n"b": 2},\n{"a": 3}', r"here: row 2, on line 3: not JSON \(Expecting value\)"),
         ("a.jsonl", '{"a": 1}\n{"a": 1} {"a": 2}\n', r"line 2: not JSON \(another object begins at character 10;"),
         ("a.jsonl", '{"a": 1}\n\ufeff{"a": 1}\n', r"line 2: not JSON \(it begins with a byte order mark"),
         ("a.jsonl", '{"a": 1e999}', r"line 1: not JSON \(the number 1e999 is too large\)"),
-        ("a.json", '[{"a": [-2.5e400]}]', r"row 1, in line 1: not JSON \(the number -2.5e400 is too large\)"),
+        ("a.json", '[{"a": [-2.5e400]}]', r"row 1, on line 1: not JSON \(the number -2.5e400 is too large\)"),
         ("a.json", "[" * 5000, r"nested too deeply"),
         ("a.json", '"text"', r"not a JSON object"),
         ("a.csv", "a,b\n1\n1,2\n1,2,3\n", r"2 lines cannot be read: line 2: 1 field .*; line 4: 3 fields instead of 2\. "),
         ("a.csv", ",Unnamed: 0,a\n1,2,3\n",
-         r"here: the header names column 'Unnamed: 0' twice \(a column without a name is called so\); the first"),
+         r"here: the header names column 'Unnamed: 0' twice \(the name that a column without a name gets\); the first"),
         ("a.csv", "a,b,a\n1,2,3\n", r"here: the header names column 'a' twice; the first line must name"),
         ("a.csv", "", r"here: this file is empty \(0 bytes\)"),
         ("a.csv", "\n", r"here: there is no header line"),
@@ -409,7 +409,7 @@ def test_a_value_without_a_meaning_is_absent(tmp_path: Path) -> None:
     ):
         path = tmp_path / "a.json"
         path.write_text(content, encoding="utf-8")
-        with pytest.raises(InputError, match=r"row 1, in line 1: not JSON \(the number 1e999 is too large\)"):
+        with pytest.raises(InputError, match=r"row 1, on line 1: not JSON \(the number 1e999 is too large\)"):
             read_table("t", [str(path)], Wanted(frozenset({"text", "label"})), DEFAULTS)
 
 

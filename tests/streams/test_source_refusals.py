@@ -78,7 +78,7 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
         ("broken/empty.csv", r"empty.csv: this file is empty"),
         (
             "broken/latin.csv",
-            r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
+            r"latin.csv: byte 1, on line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
         ),
         ("broken/a.parquet", r"a.parquet: cannot be read as parquet: "),
         (

@@ -188,10 +188,14 @@ def test_columns_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
             "w1\tO\nw2\t\n",
             "line 2: column 2 is empty. Every word needs 2 columns, and every sentence a blank line",
         ),
-        ("a.conllu", "1\tw1" + "\t_" * 8 + "\n3\tw2" + "\t_" * 8, "line 2: the id of the word is '3', but 2 is next"),
+        (
+            "a.conllu",
+            "1\tw1" + "\t_" * 8 + "\n3\tw2" + "\t_" * 8,
+            "line 2: the id of the word is '3', but 2 was expected",
+        ),
         ("a.conllu", "w1 O\n", "line 1: 1 column, but 10 are expected. Every word needs 10 columns, and every"),
         ("a.conll", "-DOCSTART- O\n\n# a\n", "here: there are no words in this file"),
-        ("a.conll", "w1 O\n" * 3000, "the sentence that begins in line 1 has more than 0.01 million characters"),
+        ("a.conll", "w1 O\n" * 3000, "the sentence that begins on line 1 has more than 0.01 million characters"),
     ],
 )
 def test_faulty_lines_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:

@@ -83,7 +83,7 @@ EXPECTED = [
     (21, "tasks.1.metric", "got 'macrof1'; allowed for kind classification: accuracy, macro_f1, matthews"),
     (22, "tasks.1.data.train.1", "got 3; a row is a mapping from column to value"),
     (24, "tasks.1.training.epochs", "got 0; allowed: a whole number of at least 1"),
-    (25, "tasks.1.training.epochs", "is written twice, first in line 24"),
+    (25, "tasks.1.training.epochs", "is written twice, first on line 24"),
     (27, "tasks.2.name", "'SST' is already the name of tasks.1 (as 'sst'"),
     (27, "tasks.2.data", "is missing: add it, for instance `data: data/topics.csv`. A path"),
     (29, "tasks.2.labels", "has no effect on a regression task (it is for classification"),

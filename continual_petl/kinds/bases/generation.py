@@ -77,10 +77,8 @@ class Generation(OfTexts):
             why += "scores 0; choose metric: chrf for texts in another script, or bleu if it has spaces between words"
         elif metric in ("bleu", "token_f1"):
             unread = sum(_UNSPACED.search(target) is not None for target in answers)
-            why = (
-                f"are in a script without spaces between words, and {metric} takes all that stands between two spaces "
-            )
-            why += "for one word; choose metric: chrf, which compares characters"
+            why = f"are in a script without spaces between words, and {metric} counts all text between two spaces "
+            why += "as one word; choose metric: chrf, which compares characters"
             if metric == "bleu" and not unread and all(len(_WORDS.findall(target)) < _BLEU for target in answers):
                 unread = len(answers)
                 why = "have fewer than four words, and BLEU is 0 for every prediction unless four words in a row are right; "
