@@ -214,8 +214,8 @@ def _notices(session: Session, given: StreamSpec, about: Collection[str] | None)
     notices, file = [], session.store.stream_file
     if "defaults" in given.model_fields_set and given.defaults != session.spec.defaults:
         notices.append(
-            f"the run was started with defaults: {session.spec.defaults} and keeps them, so that its tasks keep their rows; "
-            f"the stream's defaults: {given.defaults} only apply to a new run folder"
+            f"the run keeps defaults: {session.spec.defaults}, with which it was started, so that its tasks keep their "
+            f"training and validation rows; defaults: {given.defaults} of the stream only applies to a new run folder"
         )
     if file.is_file() and stream_problem(session.store) is not None:
         notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")

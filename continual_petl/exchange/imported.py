@@ -299,7 +299,7 @@ def _by_ids(imported: Imported, subject: Subject, compute: Compute) -> tuple[str
     if int(plain.ids[-1]) == pad or any(last != pad for _, last in others):
         raise InputError(
             f"task {plan.name!r}: the class of this adapter finds the last token of a text by its id, and so reads a row "
-            f"such as {show(others[0][0])} otherwise than a bank, which reads the last token. Nothing was committed. Train "
+            f"such as {show(others[0][0])} differently from a bank, which reads the last token. Nothing was committed. Train "
             "the adapter on the base model (FEATURE_EXTRACTION), with a linear head in head.safetensors."
         )
     return (

@@ -190,7 +190,7 @@ def test_a_run_keeps_the_rows_that_its_version_of_the_defaults_selects(backbone_
             notices.extend(run.notices)
 
     learn(stream(folder, [one, two], training=QUICK, defaults=3), tmp_path / "old", callbacks=[Recorded()])
-    assert any("was started with defaults: 2 and keeps them" in notice for notice in notices)
+    assert any("the run keeps defaults: 2, with which it was started" in notice for notice in notices)
 
 
 def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_killed_commit_leaves_a_whole_run(
     if at == "commit_bank":
         commit(learner, data, folder)
     else:
-        with pytest.raises(InputError, match=r"task 'three': the run .* has it already, and a learned bank is never"):
+        with pytest.raises(InputError, match=r"task 'three': the run .* has it already, and `commit` never replaces a"):
             commit(learner, data, folder)
     run = Run(folder)
     assert [line.task for line in run.store.results() if isinstance(line, TaskLine)] == ["one", "two", "three"]
@@ -344,7 +344,7 @@ def test_what_cannot_be_committed_is_refused(
         L.Trainer(**SILENT, max_epochs=1, callbacks=[Stops()]).fit(learner, datamodule=data)
     refused("task 'one': its bank is not trained", learner, data)
     L.Trainer(**SILENT, max_epochs=1).fit(learner, data.train_dataloader(), data.val_dataloader())
-    refused("task 'one': the Trainer did not get these rows", learner, data)
+    refused("task 'one': the Trainer was not given the rows", learner, data)
     L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=data)
     other = learner_on(backbone_folder())
     refused(r"task 'one': the learner did not begin it \(it began none\)", other, data)
@@ -384,7 +384,7 @@ def test_saved_progress_is_not_discarded(own: Path, backbone_folder: Folder, tmp
     (folder / ".progress" / "three").mkdir(parents=True)
     learner, tasks = learner_on(backbone_folder()), tasks_of(backbone_folder())
     with pytest.raises(
-        InputError, match=r"task 'three': the run .* has saved progress of it, which this would discard"
+        InputError, match=r"task 'three': the run .* has saved progress of it, which `commit` would discard"
     ):
         commit(learner, fitted(learner, tasks, "three"), folder)
 

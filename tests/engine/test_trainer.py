@@ -106,9 +106,9 @@ def test_steps_after_the_last_validation_are_reported(
 ) -> None:
     training = {"epochs": 3, "select": select}
     run = learn(stream(backbone_folder(), TASKS[:1], training=training), tmp_path, trainer=arguments)
-    notices = [text for text in run.store.certificate("one").notices if "validation followed" in text]
+    notices = [text for text in run.store.certificate("one").notices if "followed by a validation" in text]
     assert len(notices) == (left is not None)
-    assert left is None or f"no validation followed the last {left} steps" in notices[0]
+    assert left is None or f"the last {left} steps were not followed by a validation" in notices[0]
     assert run.store.history("one").kept in ({2, 4} if select == "best" else {5})
 
 

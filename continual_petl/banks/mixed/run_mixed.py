@@ -71,7 +71,7 @@ def _check(
     if len({stacks.once(bank, lambda b: _admitted(model, b)) for bank in banks}) > 1:
         raise ValueError(
             "banks with prompts or prefixes can only share a pass with banks that have the same number of them, in the same "
-            "layers: run each kind alone"
+            "layers: run the others separately"
         )
     if any(bank.training for bank in banks):
         raise ValueError("a bank in training mode applies its own dropout: call eval() on it, or run it alone")

@@ -116,7 +116,7 @@ def persisted(workers: Workers, task: str) -> Report:
             report = Report(task=task, state="stopped")
         if workers.stopping or report.state != "stopped":
             if report.state == "failed" and not workers.stopping:
-                _log.warning("task %r failed; the other tasks continue until its turn in the stream comes.", task)
+                _log.warning("task %r failed; the run ends once all tasks before it in the stream are committed.", task)
             return report
         if attempt < workers.retries:
             how = "was killed" if began else "ended before it could begin"

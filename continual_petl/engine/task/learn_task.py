@@ -320,9 +320,9 @@ def _not_compared(curve: Curve, plan: TaskPlan) -> tuple[str, ...]:
     if validated >= last:
         return ()
     return (
-        f"task {plan.name!r}: no validation followed the last {last - validated} of {last} steps, so only banks before them "
-        "could be chosen as the best one: trainer.max_steps or max_time ended the fit within an epoch, or "
-        "check_val_every_n_epoch left out its validation.",
+        f"task {plan.name!r}: the last {last - validated} of {last} steps were not followed by a validation, so only an "
+        "earlier bank could be chosen as the best one: trainer.max_steps or max_time ended the fit within an epoch, or "
+        "check_val_every_n_epoch skipped the last validation.",
     )
 
 

@@ -84,8 +84,8 @@ def _trained(learner: ContinualLearner, data: TaskDataModule) -> Fit:
         )
     if fit.data != data.data.digests:
         raise InputError(
-            f"task {name!r}: the Trainer did not get these rows, which the certificate would name: pass to commit the data "
-            "module that Trainer.fit(learner, datamodule=data) got, as learner.begin returned it."
+            f"task {name!r}: the Trainer was not given the rows that the certificate would name: call Trainer.fit(learner, "
+            "datamodule=data) and commit with the same data module, as learner.begin returned it."
         )
     if fit.precision.endswith("-true") and fit.precision != "32-true":
         raise InputError(
@@ -112,12 +112,12 @@ def _check_new(session: Session, data: TaskDataModule, fit: Fit) -> None:
     store.check_complete()
     if store.has(name):
         raise InputError(
-            f"task {name!r}: the run {store.folder} has it already, and a learned bank is never replaced by this: give "
+            f"task {name!r}: the run {store.folder} has it already, and `commit` never replaces a learned bank: give "
             "another run folder, or another name."
         )
     if store.progress_folder(name).exists():
         raise InputError(
-            f"task {name!r}: the run {store.folder} has saved progress of it, which this would discard: finish it with "
+            f"task {name!r}: the run {store.folder} has saved progress of it, which `commit` would discard: finish it with "
             f"`learn`, or remove {store.progress_folder(name)}."
         )
     problems = Problems()
