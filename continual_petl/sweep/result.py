@@ -32,7 +32,7 @@ class TaskChoice:
     """The failed trials with the chosen settings; they are not included in the mean."""
     num_left: int
     """Number of trials that have not ended."""
-    carved: bool
+    held_out: bool
     """Whether the data has no validation split, so that each seed holds out different rows of the train split."""
     limited: bool
     """Whether ``limits.validation`` makes each seed draw different validation rows."""
@@ -75,7 +75,7 @@ class TaskChoice:
 
     @property
     def same_rows(self) -> bool:
-        """Whether all seeds were scored on the same validation rows; if not, see `carved` and `limited` for the reason."""
+        """Whether all seeds were scored on the same validation rows; if not, see `held_out` and `limited` for the reason."""
         return len({record.data.get("validation") for record in self.seeds}) <= 1
 
     def count(self, state: str) -> int:
@@ -96,7 +96,7 @@ class TaskChoice:
             "standard_error": self.standard_error,
             "best_seed": self.best_seed,
             "same_validation_rows": self.same_rows,
-            "carved_validation": self.carved,
+            "carved_validation": self.held_out,
             "limited_validation": self.limited,
             "parameters": parameters,
             "num_parameters": sum(parameters.values()) if parameters else None,

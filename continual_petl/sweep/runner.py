@@ -201,7 +201,7 @@ class Runner:
             seeds=() if best is None else (best, *(record for record in seeds if record.state == "complete")),
             failed_seeds=tuple(record for record in seeds if record.state == "failed"),
             num_left=self._studies.num_left(task.name),
-            carved=bool(rows) and "validation" not in rows,
+            held_out=bool(rows) and "validation" not in rows,
             limited=task.limits.validation is not None,
         )
 

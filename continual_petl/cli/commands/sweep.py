@@ -143,9 +143,9 @@ def _about_rows(result: SweepResult) -> list[str]:
     tasks_by_reason: dict[str, list[str]] = {}
     for choice in result.tasks.values():
         if not choice.same_rows:
-            carved = "the data has no validation split, so each seed held out its own rows from train"
+            held_out = "the data has no validation split, so each seed held out its own rows from train"
             drawn = "limits.validation lets each seed draw its own validation rows"
-            why = "; and ".join([*([carved] if choice.carved else []), *([drawn] if choice.limited else [])])
+            why = "; and ".join([*([held_out] if choice.held_out else []), *([drawn] if choice.limited else [])])
             why = why or "each seed was scored on different validation rows"
             tasks_by_reason.setdefault(why, []).append(choice.task)
     return [
