@@ -192,7 +192,7 @@ class _Rows:
             try:
                 self.known[name] = self.columns_of(name)
                 if self.task_column is not None:
-                    self.known[name].check_beside(self.task_column)
+                    self.known[name].check_task_column(self.task_column)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
         return self.known[name]

@@ -53,7 +53,7 @@ class NearTies(LogitsProcessor):
             self._near.append(nearly_tied(scores, self._precision, self._factor))
             return scores
         sampled = self._sampler(input_ids, scores)
-        self._near.append(self._sampler.near(rounding(scores, self._precision, self._factor)))
+        self._near.append(self._sampler.near_ties(rounding(scores, self._precision, self._factor)))
         return sampled
 
     def of_rows(self, num_tokens: Sequence[int]) -> list[bool]:

@@ -65,7 +65,7 @@ class Sampler(LogitsProcessor):
         self._noise = noise_BV.to(scores_BV.device)
         return scores_BV + self._noise
 
-    def near(self, rounding_B: Tensor) -> Tensor:
+    def near_ties(self, rounding_B: Tensor) -> Tensor:
         """Return for each row whether its last sample could be another token, bool ``(B,)``.
 
         Args:

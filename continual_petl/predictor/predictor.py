@@ -122,7 +122,7 @@ class Predictor:
         routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
         tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
         by_index = self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
-        predictions = [route.beside(by_index.get(index)) for index, route in enumerate(routes)]
+        predictions = [route.with_tasks(by_index.get(index)) for index, route in enumerate(routes)]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()

@@ -169,7 +169,7 @@ class TaskColumns:
             table = fill_templates(place, table, templates, one_row=True)
         return {name: cells[0] for name, cells in table.items()}
 
-    def check_beside(self, task_column: str) -> None:
+    def check_task_column(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""
         if task_column in self.own:
             raise InputError(

@@ -61,7 +61,7 @@ class Route:
     probabilities: Mapping[str, float]
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
 
-    def beside(self, prediction: Prediction | None) -> Prediction:
+    def with_tasks(self, prediction: Prediction | None) -> Prediction:
         """Return the prediction of this row with the probabilities of the tasks; None stands for a row of an unknown task."""
         others = {task: share for task, share in self.probabilities.items() if prediction is None or task != self.task}
         return replace(

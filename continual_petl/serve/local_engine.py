@@ -147,5 +147,5 @@ class LocalEngine(Engine):
             tasks = [routes[index].task if index in routes else None for index in range(asked.num_rows)]
             texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(routes))
             for index, route in routes.items():
-                records[index] = route_of(route.beside(Prediction(task=route.task))) | texts[index]
+                records[index] = route_of(route.with_tasks(Prediction(task=route.task))) | texts[index]
         return records

@@ -195,7 +195,7 @@ def _strict_json(content: bytes) -> Any:
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
     except json.JSONDecodeError as error:
-        reason = f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+        reason = f"character {error.pos + 1:,} is not valid JSON ({error.msg}); write it with a JSON library"
     except ValueError:
-        reason = "it has NaN, an infinity, or a number of too many digits; a request needs no numbers"
+        reason = "it has NaN, an infinity, or a number with too many digits; a request needs no numbers"
     raise Problem(400, "bad_request", f"the body cannot be read as JSON: {reason}")

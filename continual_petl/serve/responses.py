@@ -54,7 +54,7 @@ _Shares = Annotated[
 ]
 
 
-_IN_BATCH = "Whether the other rows of a batch could decide"
+_IN_BATCH = "Whether rounding, which depends on the other rows of a batch, could change"
 _NearTie = Annotated[bool, Field(description=f"{_IN_BATCH} the label; only for tasks that predict in bf16.")]
 _TOKENS = f"{_IN_BATCH} one of the tokens; only for tasks that generate in bf16; with beams always true."
 

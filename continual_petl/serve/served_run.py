@@ -222,7 +222,7 @@ class ServedRun:
             found = predictor.resume(listed, chosen, below, batch_size=size)
             predictions |= {unnamed[place]: prediction for place, prediction in found.items()}
         by_index = dict(zip(unnamed, routes, strict=True))
-        predictions |= {index: route.beside(predictions.get(index)) for index, route in by_index.items()}
+        predictions |= {index: route.with_tasks(predictions.get(index)) for index, route in by_index.items()}
         outcomes = iter(
             by_index[index] if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)

@@ -172,7 +172,7 @@ def test_sample_is_near_if_another_rounding_draws_another_token() -> None:
 
         def sample(change: Tensor, scores: Tensor = scores, seed: int = seed) -> tuple[int, bool]:
             sampler = Sampler(spec, seed, ids, torch.ones_like(ids))
-            return int(sampler(ids, scores + change).argmax()), bool(sampler.near(torch.tensor([0.1])))
+            return int(sampler(ids, scores + change).argmax()), bool(sampler.near_ties(torch.tensor([0.1])))
 
         token, near_tie = sample(torch.zeros(1, 12))
         others = {sample(0.1 * (torch.rand(1, 12, generator=draw) - 0.5))[0] for _ in range(20)}

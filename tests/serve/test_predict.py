@@ -213,7 +213,7 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
         (
             b"{",
             400,
-            "the body cannot be read as JSON: character 2 is not what JSON has there (Expecting property name enclosed in "
+            "the body cannot be read as JSON: character 2 is not valid JSON (Expecting property name enclosed in "
             "double quotes); write it with a JSON library",
         ),
         (
@@ -230,7 +230,7 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
             (
                 b'{"inputs": ' + number + b"}",
                 400,
-                "the body cannot be read as JSON: it has NaN, an infinity, or a number of too many digits; a request needs "
+                "the body cannot be read as JSON: it has NaN, an infinity, or a number with too many digits; a request needs "
                 "no numbers",
             )
             for number in (b"NaN", b"-Infinity", b"9" * 5000)

@@ -30,7 +30,7 @@ With --stream, the text that the task generates for one TEXT is printed piece by
 rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
 such a column is refused. From .parquet to .parquet, columns keep their types; columns of .jsonl whose values are not all
 text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions, so a
-file or pipe may be of any length. A row that cannot be used refuses the file; with --bad-rows skip it is left out, and
+file or pipe may be of any length. If a row cannot be used, the file is refused; with --bad-rows skip it is left out, and
 written with its line and the reason to a file beside the output.
 
 In .csv, a text (or the name of a column) that a spreadsheet would execute as a formula, since it begins with =, +, -, @, a
