@@ -87,7 +87,8 @@ def _step(result: Result) -> str:
     room = result.medians[best] / result.medians["ceiling"]
     head = f"one training step, {settings['batch']} x {settings['length']} tokens"
     table = grid([head, "parameters", "examples/s", "share of the matrix-product ceiling"], rows)
-    return f"{table}\n\nIn fp32 on this machine, nothing can be more than {factor(room)} as fast as the fastest peer."
+    limit = f"no implementation can be more than {factor(room)} as fast as the fastest peer"
+    return f"{table}\n\nIn fp32 on this machine, {limit}: that is the speed of the matrix products alone."
 
 
 def _mixed(result: Result) -> str:
