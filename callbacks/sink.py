@@ -152,7 +152,7 @@ class Sink:
             return
         try:
             act()
-        except Exception as error:
+        except Exception as error:  # whatever a logger raises, the run goes on; the problem is reported
             self.leave(error)
 
     def leave(self, error: Exception, how: str = "it failed") -> None:

@@ -18,7 +18,7 @@ from continual_petl.report.read_facts import Reader, RunFacts
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     import plotly.graph_objects as go
     from wandb import Artifact
 

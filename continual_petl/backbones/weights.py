@@ -17,7 +17,7 @@ from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import ALLOWED
 from continual_petl.backbones.quantised import Quantize, computed_in, is_quantised, quantisation
-from continual_petl.digests import combined_digest, module_tensors, tensor_digests
+from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError, counted
 
 Attention = Literal["auto", "eager", "sdpa"]
@@ -102,11 +102,6 @@ def checkpoint_digests(model: nn.Module) -> dict[str, str]:
     """
     computed = _computed(model)
     return tensor_digests({name: tensor for name, tensor in module_tensors(model).items() if name not in computed})
-
-
-def checkpoint_digest(model: nn.Module) -> str:
-    """Return the combined digest of `checkpoint_digests`."""
-    return combined_digest(checkpoint_digests(model))
 
 
 def cannot_load(name: str, error: BaseException) -> str:

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(when_stopped("ended by SIGTERM", arguments), 143)
     except BrokenPipeError:
         return _unread()
-    except Exception as error:
+    except Exception as error:  # the disk, or a bug, which is shown with its traceback
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: this name is longer than the system allows; give a shorter path", 2)
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:

@@ -27,7 +27,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 # Opening a run does not need torch, which takes seconds to import: an invalid command should be refused immediately.
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]  # its types are a package of their own
+    import pandas as pd  # its types are a package of their own
 
     from continual_petl.engine.ablation.measure import Spans
     from continual_petl.engine.ablation.result import Ablation

@@ -168,7 +168,7 @@ def _as_written(subject: Subject, row: Any) -> Any:
 def _run(subject: Subject, lines: Sequence[str], space: dict[str, Any]) -> None:
     try:
         exec(compile("\n".join(lines), "README.md", "exec"), space)
-    except Exception as error:
+    except Exception as error:  # whatever the code of an export raises, it is not written
         raise ExportError(
             f"task {subject.plan.name!r}: the code in README.md of this export fails on a row that its bank predicts "
             f"({type(error).__name__}: {' '.join(str(error).split())}). Nothing was written."

@@ -46,8 +46,8 @@ def in_words(found: Mapping[str, str | None]) -> str:
 ADAPTERS_FORMS = frozenset({"attention", "bottleneck", "lowrank", "rescale"})
 """The forms that have a method in `adapters`."""
 _PEFT_FORMS = ({"lowrank"}, {"decomposed"}, {"lowrank", "decomposed"}, {"rescale"})
-_PEFT_VIRTUAL = ({"prompt"}, {"attention"})
-"""Forms that peft has only without trained LayerNorms."""
+PEFT_VIRTUAL = frozenset({"prompt", "attention"})
+"""Forms that peft computes as virtual tokens: each of them alone, without trained LayerNorms, and around a whole class."""
 
 
 def _merged(spec: BankSpec) -> str | None:
@@ -57,7 +57,7 @@ def _merged(spec: BankSpec) -> str | None:
 
 def _peft(spec: BankSpec) -> str | None:
     forms, own = {m.form for m in spec.modifications}, spec.layernorms == "own"
-    if forms in _PEFT_FORMS or (forms in _PEFT_VIRTUAL and not own) or (own and not forms):
+    if forms in _PEFT_FORMS or (len(forms) == 1 and forms <= PEFT_VIRTUAL and not own) or (own and not forms):
         return None
     parts = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
     return (

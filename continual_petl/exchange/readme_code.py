@@ -165,7 +165,8 @@ def _of_texts(subject: Subject, how: Loading) -> Code:
     if kind.generates:
         return _generating(subject, how)
     if kind.per_word:
-        glues = glues_words(subject.tokenizer)  # type: ignore[arg-type]
+        assert subject.tokenizer is not None
+        glues = glues_words(subject.tokenizer)
         lines = _lines("words", glues=glues, max_length=max_length, labels=list(plan.labels or ()))
         example = '[["some", "words"], ["and", "another", "row"]]'
         return Code(rows="rows", example=example, results=("logits", "tags"), **lines)

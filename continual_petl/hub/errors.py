@@ -26,7 +26,7 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         yield
     except (InputError, StoreError, TypeError, AttributeError, LookupError, AssertionError):
         raise  # ours, or a bug
-    except Exception as error:
+    except Exception as error:  # network errors, whose types depend on the HTTP client that huggingface_hub uses
         if isinstance(error, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE:
             raise offline(address, doing) from error
         raise InputError(f"{address}: it cannot be {doing}: {_why(error, address)}") from error

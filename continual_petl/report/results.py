@@ -30,7 +30,7 @@ from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from torch import Tensor
 
 

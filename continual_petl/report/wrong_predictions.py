@@ -9,7 +9,7 @@ from continual_petl import _notebook
 from continual_petl.errors import counted
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 MAX_SHOWN = 20
 """Default number of rows shown per task."""

@@ -225,7 +225,7 @@ class _Endpoint:
             if self._settings.log_texts:
                 request.scope["state"]["log"]["predictions"] = predictions
             yield event({"predictions": predictions}, "end")
-        except Exception as error:
+        except Exception as error:  # after the first event, a status can no longer tell of it
             if not begun:
                 raise
             yield event(as_problem(error).to_json(), "error")

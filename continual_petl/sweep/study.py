@@ -152,7 +152,7 @@ class Studies:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise StoreError(
                 f"{folder / STUDY}: this file was not written by a sweep ({why}). Restore it, or start in another folder."
-            ) from None
+            ) from error
 
     def _read(self, trial: FrozenTrial) -> None:
         settings = trial.user_attrs["trial"]["settings"]

@@ -108,7 +108,7 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
         run = learn(TaskStream(spec), folder, callbacks=[watch], test=False, progress=False, discard_progress=True)
     except Pruned:
         return Outcome(state="pruned", scores=tuple(watch.scores), seconds=time.perf_counter() - began)
-    except Exception as error:
+    except Exception as error:  # raised again unless the settings are the reason
         if not _is_of_settings(error, own, folder):
             raise
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -53,7 +53,7 @@ def write(folder: Path, num_rows: int) -> None:
 
 def read(library: str, path: Path) -> dict[str, float]:
     """Return the seconds and the peak memory in MB of reading a file in this process."""
-    import datasets  # type: ignore[import-untyped]
+    import datasets
     import pyarrow.csv
     import pyarrow.json
     import pyarrow.parquet  # noqa: F401 (otherwise only one library would have imported it)

@@ -71,7 +71,7 @@ def memory_reported(place: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
+    except Exception as error:  # raised again unless memory ran out, which libraries wrap in errors of their own
         memory_error = _memory_error(error)
         if memory_error is None:
             raise

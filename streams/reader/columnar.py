@@ -292,7 +292,7 @@ def _decoders(schema: Any) -> Any:
     """Return a function that undoes what `datasets` does to a column of several types: it writes every cell as JSON."""
     if b'"Json"' not in (schema.metadata or {}).get(b"huggingface", b""):
         return lambda name, values: values
-    import datasets  # type: ignore[import-untyped]
+    import datasets
 
     features = datasets.Features.from_arrow_schema(schema)
     return lambda name, values: [from_json(features[name], value) for value in values]

@@ -126,7 +126,7 @@ def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
 
 def _of_datasets(given: Any, what: str) -> list[Any]:
     """Return the rows of a data set or the cells of one of its columns; classes have their names, as in a saved data set."""
-    import datasets  # type: ignore[import-untyped]  # the caller has imported it
+    import datasets  # the caller has imported it
 
     path, table = list[str](), given
     while hasattr(table, "column_name"):  # a column of a data set, or of the mappings in another column

@@ -117,7 +117,8 @@ class ColumnsSpec(UserSpec):
     def column(self, key: str) -> str | None:
         """Return the column of a key; the default if the key was left out."""
         if key in type(self).model_fields or key in (self.__pydantic_extra__ or {}):
-            return getattr(self, key)  # type: ignore[no-any-return]
+            named: str | None = getattr(self, key)
+            return named
         return _own_columns()[key][1].default
 
     def read_by(self, kind: str) -> dict[str, str | None]:

@@ -94,7 +94,7 @@ def load_dataset(where: str, path: str, name: str | None, cannot: Callable[[str]
     Raises:
         InputError: if it cannot be loaded, or a download is damaged.
     """
-    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
+    import datasets  # import takes seconds, and files are checked without it
 
     revision = options.get("revision")
     try:

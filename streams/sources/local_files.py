@@ -384,7 +384,7 @@ def copies(task: str, path: str, folder: str, limits: LimitsSpec) -> list[str]:
     """
     if not is_url(path):
         return [path]
-    import fsspec  # type: ignore[import-untyped]
+    import fsspec
     from huggingface_hub import constants
 
     place, found = f"task {task!r}, data {path}", []

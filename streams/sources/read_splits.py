@@ -155,7 +155,7 @@ def _part(
     expression = where.origin
     if expression in files:
         return read(cast(SplitName, expression))
-    import datasets  # type: ignore[import-untyped]  # import takes seconds
+    import datasets  # import takes seconds
 
     named = {part.partition("[")[0].strip() for part in expression.split("+")}
     found = {name: read(name) for name in files if name in named or not named <= files.keys()}

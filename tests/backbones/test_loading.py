@@ -15,7 +15,7 @@ from continual_petl.backbones import find_anatomy, register_anatomy
 from continual_petl.backbones import packaged as packaged_module
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.backbones.sites import Sites
-from continual_petl.backbones.weights import checkpoint_digest
+from continual_petl.backbones.weights import checkpoint_digests
 from continual_petl.errors import InputError
 from tests.backbones.watch import first_tensor
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, IDS, INPUTS, make_inputs, make_model
@@ -81,12 +81,12 @@ def test_fp32_converts_a_bf16_checkpoint(tmp_path: Path) -> None:
 
 def test_digest_ignores_computed_buffers(backbone_folder: Folder) -> None:
     model = load_backbone(str(backbone_folder("llama"))).model
-    before = checkpoint_digest(model)
+    before = checkpoint_digests(model)
     model.get_buffer("model.rotary_emb.inv_freq").add_(1e-7)
-    assert checkpoint_digest(model) == before
+    assert checkpoint_digests(model) == before
     with torch.no_grad():
         model.get_parameter("model.norm.weight").add_(1e-4)
-    assert checkpoint_digest(model) != before
+    assert checkpoint_digests(model) != before
 
 
 def test_missing_pooler_is_dropped_not_initialised(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms import FORMS, find_form
 from continual_petl.banks.config.forms.base import Composition, Insertion, Site
-from continual_petl.banks.config.legal import LEGAL, idle_options, options_of
+from continual_petl.banks.config.legal import LEGAL, options_of
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.errors import InputError
@@ -101,7 +101,7 @@ def test_illegal_combination_is_refused_with_nearest_legal_ones() -> None:
 def test_option_is_accepted_only_where_it_has_an_effect(choice: tuple[Any, ...]) -> None:
     taken = options_of(*choice)
     plain = Modification.model_validate(written(choice))
-    assert plain.options == taken - idle_options(choice[0], plain.reparametrise, plain.init)
+    assert plain.options == taken - find_form(choice[0]).idle(plain.reparametrise, plain.init)
     for name, value in OTHER.items():
         if name in taken:
             prompt = {"reparametrise": "mlp"} if (choice[0], name) == ("prompt", "depth") else {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from continual_petl.errors import StoreError
 from tests.engine.faulty_disk import Faulty

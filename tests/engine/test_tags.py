@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from seqeval.metrics import f1_score  # type: ignore[import-untyped]
+from seqeval.metrics import f1_score
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqeval.metrics import f1_score, precision_score, recall_score  # type: ignore[import-untyped]
-from seqeval.metrics.sequence_labeling import get_entities  # type: ignore[import-untyped]
-from seqeval.metrics.v1 import precision_recall_fscore_support as strict_scores  # type: ignore[import-untyped]
-from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2, Entities  # type: ignore[import-untyped]
+from seqeval.metrics import f1_score, precision_score, recall_score
+from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.metrics.v1 import precision_recall_fscore_support as strict_scores
+from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2, Entities
 
 from continual_petl.heads.entities import EntityScores, entities, unread_part
 from continual_petl.heads.tag_scheme import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 from fastapi import FastAPI
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 OPEN = ("/", "/docs", "/openapi.json")

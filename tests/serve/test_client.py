@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 
 _STARS = ("1 star", "2 star", "3 stars", "4 stars", "5 stars")
 _NLI = ("entailment", "neutral", "contradiction")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 import numpy as np
 import pytest
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from continual_petl.cli.rows_in import read_rows

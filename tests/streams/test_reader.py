@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
-import pandas as pd  # type: ignore[import-untyped]
+import datasets
+import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
@@ -448,7 +448,7 @@ def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_address_are_read_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fsspec  # type: ignore[import-untyped]
+    import fsspec
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with fsspec.open("memory://some/rows.csv", "w") as file:

@@ -330,7 +330,7 @@ def test_limits_of_any_size(tmp_path: Path, cell_mb: float, name: str) -> None:
 
 
 def test_columns_without_a_name_are_named_by_their_place(tmp_path: Path) -> None:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     path = written(tmp_path / "a.csv", "text,label,,\nx,1,,\n")
     assert [*rows_of(path)[0]] == [*pd.read_csv(path).columns]

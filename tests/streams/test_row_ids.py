@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 import pytest
 
 from continual_petl.errors import InputError

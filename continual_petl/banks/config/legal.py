@@ -29,11 +29,6 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
     return find_form(form).options_of(modifies, insertion, composition)
 
 
-def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
-    """Return the options that have no effect because of the values of other options."""
-    return find_form(form).idle(reparametrise, init)
-
-
 NEEDS = {
     "hidden": "reparametrise: mlp or lstm",
     "depth": "reparametrise: mlp or lstm",

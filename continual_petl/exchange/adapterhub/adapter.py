@@ -210,10 +210,10 @@ def read_hub_config(whole: Mapping[str, Any]) -> tuple[HubConfig, list[Method]]:
     if outer.config.get("architecture") != "union":
         return outer, [_method(outer.config)]
     inner = outer.config.get("configs")
-    listed = isinstance(inner, list) and all(isinstance(config, dict) for config in inner)
-    if not listed or not 1 <= len(inner) <= _MAX_METHODS:  # type: ignore[arg-type]
+    listed = inner if isinstance(inner, list) and all(isinstance(config, dict) for config in inner) else []
+    if not 1 <= len(listed) <= _MAX_METHODS:
         raise refused_option("config.configs", inner, f"expected a list of 1 to {_MAX_METHODS} configurations")
-    methods = [_method(config) for config in inner]  # type: ignore[union-attr]
+    methods = [_method(config) for config in listed]
     alone = [type(method) for method in methods if not isinstance(method, BottleneckMethod)]
     if len({method.leave_out for method in methods}) > 1 or len(set(alone)) < len(alone):
         raise InputError(

@@ -29,7 +29,7 @@ from continual_petl.exchange.adapter_files import (
 )
 from continual_petl.exchange.check_readme import check_export
 from continual_petl.exchange.compare import Compute
-from continual_petl.exchange.formats import check_bank
+from continual_petl.exchange.formats import PEFT_VIRTUAL, check_bank
 from continual_petl.exchange.imported import Draft, Imported, ImportedHead, find_head, kind_of_adapter
 from continual_petl.exchange.model_card import base_model
 from continual_petl.exchange.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
@@ -113,7 +113,7 @@ def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
     """
     spec, forms = subject.plan.bank, {m.form for m in subject.plan.bank.modifications}
     check_bank(subject.plan.name, spec, "peft")
-    names = find_names(subject.plan, subject.backbone, headless=not forms.isdisjoint(("prompt", "attention")))
+    names = find_names(subject.plan, subject.backbone, headless=not forms.isdisjoint(PEFT_VIRTUAL))
     if not forms:
         return names, norms(subject, names)
     # Only changes by the same function can be in one adapter of peft.
