@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,20 +147,12 @@ def _check_file(file: Path, *, force: bool) -> None:
 
 def _written(file: Path, text: str) -> StreamSpec:
     """Write the file once its content loads without errors; return the loaded stream."""
-    from continual_petl.store.files.atomic import explain_refusals, write_file
+    from continual_petl.store.files.atomic import append_bytes, replacing
     from continual_petl.streams.stream_file.yaml_file import load_stream
 
-    temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
-    try:
-        write_file(temporary, text.encode())
-        spec = load_stream(temporary)
-        with explain_refusals(file):
-            os.replace(temporary, file)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    return spec
+    with replacing(file) as beside:  # in the same folder, as paths are relative to it
+        append_bytes(beside, text.encode())
+        return load_stream(beside)
 
 
 def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
