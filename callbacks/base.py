@@ -13,7 +13,7 @@ import lightning as L
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
-from continual_petl.store.folder.results_file import MeasuredScore, RoutedCell
+from continual_petl.store.ledger.lines import MeasuredScore, RoutedCell
 from continual_petl.store.store import Store
 
 

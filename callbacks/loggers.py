@@ -197,7 +197,7 @@ class Loggers(StreamCallback):
 
     def _whole(self, store: Store, row: GrowthRow, number: int, results: Results) -> None:
         """Log a committed task to the loggers that have not completely logged it."""
-        task, index = row.task, store.link(row.task).index
+        task, index = row.task, store.commit(row.task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
         if not missing:
             return

@@ -18,7 +18,7 @@ from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTas
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
-from continual_petl.store.folder.results_file import MeasuredScore
+from continual_petl.store.ledger.lines import MeasuredScore
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
 from continual_petl.report.growth import GrowthRow, growth
-from continual_petl.store.folder.results_file import RoutedCell, RowLine
+from continual_petl.store.ledger.lines import RoutedCell, RowLine
 
 _log = logging.getLogger(__name__)
 

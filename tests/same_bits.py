@@ -104,7 +104,7 @@ def _read(name: str, run: Run) -> dict[str, Found]:
     texts: list[str] = []
     for each in run.store.tasks:
         certificate = run.store.certificate(each)
-        bank = run.store.folder / "banks" / each
+        bank = run.store.bank_folder(each)
         found[f"{name}: {each}"] = {
             "bank": _digest((bank / "bank.safetensors").read_bytes()),
             "probe": _digest((bank / "probe.safetensors").read_bytes()),

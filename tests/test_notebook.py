@@ -83,8 +83,7 @@ def test_predictions_are_displayed_with_short_numbers_and_keep_all_digits() -> N
 def test_damaged_run_is_shown_as_damaged(learned: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(learned, tmp_path / "<b>run")
     run = Run(folder)
-    (folder / "banks/one/bank.json").write_bytes(b"no")
-    (folder / ".index.jsonl").unlink()
+    (folder / "ledger.jsonl").write_bytes(b"no\n")
     for one in (run, Store(folder)):
         assert "tasks: cannot be read (StoreError:" in repr(one)
     assert "<b>" not in run._repr_html_()

@@ -58,8 +58,7 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     Args:
         run_dir: the run folder.
         task: a learned task, a half-learned one (its progress is deleted), or one whose bank is missing.
-        entry: instead of a task, the position in the chain of a missing entry, or of a tombstone that ends one side of a
-            fork; `Run.verify` reports such entries.
+        entry: instead of a task, the position in the chain of a bank that is missing; `Run.verify` reports it.
 
     Returns:
         The run after the change.
@@ -78,7 +77,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
 
     A cell that a row of R lists as not measured, or that the last row leaves out, becomes certified: it gets the score from
     the task's certificate, once the digests have been checked and the probe replayed. Measured cells stay unchanged, as do
-    the cells of shared banks and of tasks that differ from their certificates. Rows are appended to results.jsonl; no
+    the cells of shared banks and of tasks that differ from their certificates. Rows are appended to ledger.jsonl; no
     existing line is changed.
 
     Args:

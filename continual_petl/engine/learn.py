@@ -30,7 +30,6 @@ from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.resume import begin_replacing, end_replacing
 from continual_petl.errors import InputError, check_names, did_you_mean, raise_problems
 from continual_petl.report.console import is_watched
-from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.stream_seal import check_stream, stream_problem
 from continual_petl.store.open_run import check_local, open_store
 from continual_petl.store.store import Store
@@ -189,7 +188,6 @@ def _opened(given: StreamSpec, run_dir: Path, asked: LearnOptions, only: Collect
         preflight(session, asked["replace"], only)
         return session
 
-    _put_back(Store(run_dir), asked["wait"])
     session = opened()
     seen = _state(session.store)
     # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
@@ -263,13 +261,6 @@ def run_events(session: Session, notices: tuple[str, ...]) -> Iterator[None]:
         with ExitStack() as ends:  # all are notified, even if one of them raises
             for callback in reversed(session.observers):
                 ends.callback(callback.on_run_end, session.watched, stopped)
-
-
-def _put_back(store: Store, wait: bool) -> None:
-    """Clean up a store in which replacing a task was interrupted: the old bank may have been moved aside."""
-    if store.folder.is_dir() and interrupted_replacement(store) is not None:
-        with store.lock(wait=wait):
-            store.clean()
 
 
 def _state(store: Store) -> tuple[bytes | None, list[str]]:

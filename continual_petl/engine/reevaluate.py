@@ -9,7 +9,7 @@ from typing import Any
 from continual_petl.engine.session import Session
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.results_file import RowLine, cell_of
+from continual_petl.store.ledger.lines import RowLine, cell_of
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
@@ -60,12 +60,12 @@ def certify_cells(session: Session, *, wait: bool = False) -> Reevaluation:
         store.check_complete()
         session.check_backbone()
         results = read_results(store)
-        links = {link.task: link for link in store.links()}
+        commits = {commit.task: commit for commit in store.commits()}
         unknown = _unknown(results)
         checks: dict[str, TaskCheck] = {}
         left: dict[str, str] = {}
         for task in {task: None for tasks in unknown.values() for task in tasks}:
-            if links[task].shared:
+            if commits[task].shared:
                 left[task] = _SHARED
                 continue
             if not store.certificate(task).is_measured:
@@ -79,9 +79,9 @@ def certify_cells(session: Session, *, wait: bool = False) -> Reevaluation:
             known = [store.certificate(task) for task in tasks if task not in left]
             cells = tuple(cell_of(certificate, certificate.score, "certified") for certificate in known)
             if cells:
-                lines.append(RowLine(after=after, index=links[after].index, cells=cells))
+                lines.append(RowLine(after=after, index=commits[after].index, cells=cells))
         if lines:
-            store.append_results(lines)
+            store.append(lines)
     filled = tuple((line.after, cell.task) for line in lines for cell in line.cells)
     return Reevaluation(store=store, certified=filled, left=left, checks=tuple(checks.values()))
 

@@ -8,7 +8,7 @@ from continual_petl.hub.address import Address
 from continual_petl.kind_registry import kind_of
 from continual_petl.report.formatting import mark_of, number
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.certificate.chain import Link
+from continual_petl.store.ledger.lines import Entry
 
 MAX_TASKS = 200
 """Maximum number of tasks in the table."""
@@ -16,7 +16,7 @@ MAX_ROWS = 12
 """Maximum number of tasks for which the result matrix is shown."""
 
 
-def run_card(facts: RunFacts, head: Link, address: Address) -> str:
+def run_card(facts: RunFacts, head: Entry, address: Address) -> str:
     """Return the text of README.md.
 
     Args:

@@ -8,7 +8,7 @@ hold a run that does not verify.)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ from continual_petl.hub.address import Address, check_repo
 from continual_petl.hub.card import run_card
 from continual_petl.hub.errors import explained, offline
 from continual_petl.hub.refusal import problems_of, refusal
-from continual_petl.hub.uploaded_files import RESULTS, files_of, limit_of
+from continual_petl.hub.uploaded_files import files_of, limit_of
 from continual_petl.report.read_facts import read_facts
+from continual_petl.store.folder.format_2 import RESULTS
+from continual_petl.store.ledger.ledger_file import NAME as LEDGER
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -76,11 +78,12 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
             raise StoreError(refusal(str(store.folder), problems))
         if head is None or not facts.tasks:
             raise InputError(f"{store.folder}: nothing has been learned yet, so there is nothing to push")
-        results = store.results_file.read_bytes()
-        files: dict[str, Path | bytes] = {**files_of(store), RESULTS: results[: results.rfind(b"\n") + 1]}
+        store.clean()
+        ledger = store.ledger_file.read_bytes()
+        files: dict[str, Path | bytes] = {**files_of(store), LEDGER: ledger}
 
         def check(there: Mapping[str, RepoFile]) -> None:
-            _check_continues(files, results, there, repo)
+            _check_continues(store.folder, ledger, there, repo)
 
         return _Upload(
             repo=repo,
@@ -214,18 +217,19 @@ def _additions(files: Mapping[str, Path | bytes]) -> Iterator[CommitOperationAdd
     yield from (CommitOperationAdd(path, content) for path, content in files.items())
 
 
-def _check_continues(files: Collection[str], results: bytes, there: Mapping[str, RepoFile], repo: str) -> None:
+def _check_continues(folder: Path, ledger: bytes, there: Mapping[str, RepoFile], repo: str) -> None:
     """Raise `InputError` unless the run continues the one in the repository: the same entries, or more.
 
-    results.jsonl is only ever appended to, so the remote file has to be the beginning of the local one; and every remote
-    tombstone has to exist locally too, or a task that was dropped there would come back.
+    The ledger is only ever appended to, so the remote file has to be the beginning of the local one. The same goes for the
+    results of a run that was uploaded before there were ledgers, whose tombstones have to exist locally too.
     """
     if "stream.yaml" not in there and (others := _OF_EXPORTS.intersection(there)):
         raise InputError(
             f"{repo}: this repository holds another model ({min(others)}); push the run to a repository of its own"
         )
-    dropped = any(path.startswith("tombstones/") and path not in files for path in there)
-    if dropped or not _begins_with(results, there.get(RESULTS)):
+    dropped = any(path.startswith("tombstones/") and not (folder / path).exists() for path in there)
+    old = (folder / RESULTS).read_bytes() if RESULTS in there and (folder / RESULTS).exists() else b""
+    if dropped or not (_begins_with(ledger, there.get(LEDGER)) and _begins_with(old, there.get(RESULTS))):
         raise InputError(
             f"{repo}: this repository holds another run, or this run with more tasks learned or dropped. "
             "Nothing was uploaded. Push to another repository or another --revision, or "

@@ -1,7 +1,8 @@
 """Which files of a run belong on the Hub: those that its chain names, and no others.
 
-Locks, the index, half-learned tasks, logs and reports are never uploaded. Downloads are checked against the same list: other
+Locks, half-learned tasks, logs and reports are never uploaded. Downloads are checked against the same list: other
 files at the top level, such as README.md, are ignored; anything unknown among banks and tombstones is refused.
+Runs that were uploaded before there were ledgers can be downloaded too.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from pathlib import Path
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.report.formatting import megabytes
 from continual_petl.store.certificate.certificate import FILES, ROUTER
-from continual_petl.store.certificate.tombstone import tombstone_file
 from continual_petl.store.files.reading import MAX_JSON_BYTES
-from continual_petl.store.signature import FILE as SIGNATURE
+from continual_petl.store.folder.format_2 import RESULTS, SIGNATURE
+from continual_petl.store.ledger.ledger_file import NAME as LEDGER
 from continual_petl.store.store import MAX_ROUTER_BYTES, Store
 
-RESULTS = "results.jsonl"
-_TOP = {"stream.yaml": MAX_JSON_BYTES, "backbone.json": MAX_JSON_BYTES, RESULTS: 4 * 2**30, SIGNATURE: MAX_JSON_BYTES}
+_TOP = {"stream.yaml": MAX_JSON_BYTES, "backbone.json": MAX_JSON_BYTES, LEDGER: 4 * 2**30}
+_OLD = {RESULTS: 4 * 2**30, SIGNATURE: MAX_JSON_BYTES}
 _BANK = {"bank.json": MAX_JSON_BYTES} | dict.fromkeys(FILES, 16 * 2**30) | {ROUTER: MAX_ROUTER_BYTES}
-_IN_BANK = re.compile(rf"banks/[A-Za-z0-9][A-Za-z0-9._-]*/(?P<file>{'|'.join(map(re.escape, _BANK))})")
+_IN_BANK = re.compile(rf"banks/[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9]+)?/(?P<file>{'|'.join(map(re.escape, _BANK))})")
 _TOMBSTONE = re.compile(r"tombstones/\d{6,12}\.json")
-PATTERNS = (*_TOP, "banks/*", "tombstones/*")
+PATTERNS = (*_TOP, *_OLD, "banks/*", "tombstones/*")
 """The files requested in a download, as wildcard patterns."""
 MAX_BYTES = 64 * 2**30
 """Maximum size of a download; anything larger has to be downloaded explicitly."""
@@ -32,8 +33,8 @@ MAX_FILES = 500_000
 
 def limit_of(path: str) -> int | None:
     """Return the maximum size in bytes of a run's file, given its path in the repository; None if no run has such a file."""
-    if path in _TOP:
-        return _TOP[path]
+    if path in _TOP | _OLD:
+        return (_TOP | _OLD)[path]
     if (match := _IN_BANK.fullmatch(path)) is not None:
         return _BANK[match["file"]]
     return MAX_JSON_BYTES if _TOMBSTONE.fullmatch(path) else None
@@ -44,10 +45,8 @@ def files_of(store: Store) -> dict[str, Path]:
     files = {name: store.folder / name for name in _TOP if (store.folder / name).exists()}
     for task in store.tasks:
         for name in ("bank.json", *store.certificate(task).files):
-            files[f"banks/{task}/{name}"] = store.bank_folder(task) / name
-    for stone in store.tombstones():
-        path = tombstone_file(store.tombstone_folder, stone.index)
-        files[f"tombstones/{path.name}"] = path
+            path = store.bank_folder(task) / name
+            files[path.relative_to(store.folder).as_posix()] = path
     return files
 
 

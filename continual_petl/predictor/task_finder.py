@@ -211,7 +211,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
     """
     store = models.store
     before = _finders.get(models)
-    if before is not None and before.totals.seals == {link.task: link.seal for link in store.links()}:
+    if before is not None and before.totals.seals == {commit.task: commit.seal for commit in store.commits()}:
         return before
     check_can_route(store)
     _finders.pop(models, None)  # its totals are modified below

@@ -43,7 +43,7 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
     if pinned is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
     rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
-    new = ((task, store.link(task).parameters, store.num_bytes(task)) for task in tasks[len(rows) :])
+    new = ((task, store.commit(task).parameters, store.commit(task).bytes) for task in tasks[len(rows) :])
     return rows + grown(new, pinned.num_parameters, rows)
 
 

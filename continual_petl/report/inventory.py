@@ -1,4 +1,4 @@
-"""The tasks of a run as plain values, from the links of the certificates."""
+"""The tasks of a run as plain values, from the ledger."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def listed(store: Store) -> list[dict[str, Any]]:
 
 def entry_of(store: Store, task: str) -> dict[str, Any]:
     """Return the list entry of one learned task."""
-    link = store.link(task)
+    commit = store.commit(task)
     shown = ("task", "index", "kind", "bank", "preset", "short", "metric", "score", "split", "digest")
     return {
-        **{name: getattr(link, name) for name in shown},
-        **({"errors": dict(link.errors)} if link.errors else {}),
-        "parameters": sum(link.parameters.values()),
-        "bytes": store.num_bytes(task),
+        **{name: getattr(commit, name) for name in shown},
+        **({"errors": dict(commit.errors)} if commit.errors else {}),
+        "parameters": sum(commit.parameters.values()),
+        "bytes": commit.bytes,
     }
 
 

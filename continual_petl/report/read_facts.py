@@ -18,8 +18,8 @@ from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
 from continual_petl.store.files.reading import Stamp, entries, listing, refuse_link, stamp_of
 from continual_petl.store.folder.progress import half_learned
-from continual_petl.store.folder.results_file import TaskLine, each_result
 from continual_petl.store.inspect import Inspection
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -50,7 +50,7 @@ class Reader:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._store = Store(folder, indexed=False)
+        self._store = Store(folder)
         self._keep = True
         self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
 
@@ -66,12 +66,12 @@ class Reader:
     def state(self) -> object:
         """Return a value that stays equal as long as `read` would return the same; no file is opened."""
         store = self._store
-        files = [stamp_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
-        listings = listing(store.tombstone_folder, stamp_of), listing(store.banks, _signatures)
+        files = [stamp_of(path) for path in (store.stream_file, store.pin_file, store.ledger_file)]
+        banks = listing(store.banks, _signatures)
         half = half_learned(store)
         # The page of a long run takes seconds to draw, so it is redrawn only at checkpoints.
         curves = [stamp_of(store.progress_folder(task) / CURVE) for task in half if self._keep]
-        return files, *listings, half, curves
+        return files, banks, half, curves
 
     def task(self, name: str) -> TaskFacts:
         """Return the facts of one learned task."""
@@ -80,28 +80,27 @@ class Reader:
     def _read(self) -> RunFacts:
         half = half_learned(self._store)
         name, seed, num_planned, metrics = _planned(self._store.stream_file, half)
-        self._read_tasks()
-        survey = Inspection(self._store, rows=False)
+        survey = Inspection(self._store)
+        self._keep = len(survey.commits) <= MAX_TASKS
         pinned, wrong = survey.pinned()
-        tasks = [self._task(link.task) for link in survey.links]
+        tasks = [self._task(commit.task) for commit in survey.commits]
         guarded: dict[str, int] = {}
         for line in survey.lines:
-            for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
+            for kind, number in line.checks.items() if isinstance(line, FinishedLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
-        lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
         return RunFacts(
             name=name,
             folder=self._store.folder,
             seed=seed,
             num_planned=num_planned,
             pinned=pinned,
-            results=results_of(survey.links, lines),
+            results=results_of(survey.commits, self._store.each_result()),
             tasks=tuple(
-                replace(task, check=survey.placed(link, task.check))
-                for link, task in zip(survey.links, tasks, strict=True)
+                replace(task, check=survey.placed(commit, task.check))
+                for commit, task in zip(survey.commits, tasks, strict=True)
             ),
-            others=(*survey.failed_checks(), *survey.lost(), *wrong),
-            forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
+            others=(*survey.failed_checks(), *survey.unfinished(), *wrong),
+            forgotten=tuple(stone.task for stone in survey.tombstones if stone.why != "replaced"),
             newest_shared=survey.newest_shared,
             half_learned=half,
             so_far={
@@ -111,15 +110,6 @@ class Reader:
             read_at=time.time(),
         )
 
-    def _read_tasks(self) -> None:
-        """Read every task before the inspection, which then finds each certificate already read and checked."""
-        with suppress(StoreError):  # reported by the inspection
-            names = self._store.names()
-            self._keep = len(names) <= MAX_TASKS
-            for name in names:
-                with suppress(StoreError):
-                    self._task(name)
-
     def _task(self, name: str) -> TaskFacts:
         files = entries(self._store.bank_folder(name))
         signatures = tuple((path.name, stamp_of(path)) for path in files)
@@ -127,6 +117,7 @@ class Reader:
         if known is None or known[0] != signatures:
             certificate = self._store.certificate(name)
             facts = TaskFacts.of(
+                self._store.commit(name),
                 certificate,
                 self._history(name),
                 files={path: signature[2] for path, signature in signatures},

@@ -25,8 +25,7 @@ from continual_petl.metrics.registry import of_matrix
 from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.report.routed_results import Row as RoutedRow
-from continual_petl.store.certificate.chain import Link
-from continual_petl.store.folder.results_file import Line, Status, TaskLine
+from continual_petl.store.ledger.lines import CommitLine, FinishedLine, Result, Status
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -312,25 +311,26 @@ _RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}
 
 def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that were forgotten or replaced are left out."""
-    return results_of(store.links(), store.results())
+    return results_of(store.commits(), store.results())
 
 
-def results_of(links: Sequence[Link], lines: Iterable[Line]) -> Results:
+def results_of(commits: Sequence[CommitLine], lines: Iterable[Result]) -> Results:
     """Return the result matrix.
 
     Args:
-        links: one for each learned task, in the order they were learned.
-        lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
-            newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
+        commits: one for each learned task, in the order they were learned.
+        lines: rows of R and finished tasks; lines of tasks that are not among the commits are left out. If a cell has
+            several lines, the newest counts, but a certified score never replaces a measured one, and an empty one never
+            replaces a score.
     """
-    tasks = [link.task for link in links]
-    index_of = {(link.task, link.index): n for n, link in enumerate(links)}
+    tasks = [commit.task for commit in commits]
+    index_of = {(commit.task, commit.index): n for n, commit in enumerate(commits)}
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
     routed: list[RoutedRow] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
     gains: dict[str, float] = {}
     for line in lines:
-        if isinstance(line, TaskLine):
+        if isinstance(line, FinishedLine):
             if (line.task, line.index) in index_of:
                 seconds[line.task] = line.seconds
                 if line.gain is not None:
@@ -346,19 +346,19 @@ def results_of(links: Sequence[Link], lines: Iterable[Line]) -> Results:
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
         if i is not None and line.routed:
             routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in index_of}
-    for i, score in enumerate(link.score for link in links):
+    for i, score in enumerate(commit.score for commit in commits):
         # A bank that was imported without rows has no score, and its row is marked as not measured.
         if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):
             # The task is committed, but its row is not written yet: take the score from the certificate.
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
-        metrics=tuple(link.metric for link in links),
-        splits=tuple(link.split for link in links),
+        metrics=tuple(commit.metric for commit in commits),
+        splits=tuple(commit.split for commit in commits),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
         gains=gains,
-        errors={link.task: dict(link.errors) for link in links if link.errors},
+        errors={commit.task: dict(commit.errors) for commit in commits if commit.errors},
         routed_rows=tuple(routed),
     )
 

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from continual_petl.metrics import acc, average_incremental_accuracy, forgetting_max
 from continual_petl.metrics.arrays import mean
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.store.ledger.lines import RoutedCell
 
 SCORES = {
     "accuracy": "mean share of correct predictions, over the tasks so far",

@@ -15,12 +15,12 @@ from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
 from continual_petl.report.wrong_predictions import WrongPredictions
 from continual_petl.store.certificate.certificate import PARTS, ROUTER, Certificate
-from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Answered, Curve, History
 from continual_petl.store.certificate.pinned_backbone import PinnedBackbone
 from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.progress import Position
+from continual_petl.store.ledger.lines import CommitLine
 
 MAX_TASKS = 500
 """Maximum number of tasks that a report shows one by one everywhere. In a longer run, bars are means of several tasks, table
@@ -37,7 +37,7 @@ class TaskFacts:
     details.
     """
 
-    link: Link
+    link: CommitLine
     """What lists show about it."""
     training: str
     """Learning rate, epochs, batch size and all settings that are not the defaults, in words."""
@@ -65,6 +65,7 @@ class TaskFacts:
     @classmethod
     def of(
         cls,
+        commit: CommitLine,
         certificate: Certificate,
         history: History | None,
         *,
@@ -76,6 +77,7 @@ class TaskFacts:
         """Return the facts of a task.
 
         Args:
+            commit: its line in the ledger.
             certificate: the task's certificate.
             history: the task's history, if there is one.
             files: bytes on disk by file.
@@ -85,7 +87,7 @@ class TaskFacts:
         """
         scores = () if history is None else history.curve.scores
         return cls(
-            link=link_of(certificate),
+            link=commit,
             # Interned, since many tasks share these texts.
             training=sys.intern(training_in_words(certificate.training)),
             bytes_by_part=_bytes_by_part(certificate, sum(files.values()), files.get(ROUTER, 0)),

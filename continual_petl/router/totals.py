@@ -182,7 +182,7 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
         InputError: if tasks stored statistics from different layers.
         StoreError: if statistics that are read are not the certified ones.
     """
-    seals = {link.task: link.seal for link in store.links()}
+    seals = {commit.task: commit.seal for commit in store.commits()}
     totals = known if known is not None and known.seals.items() <= seals.items() else _kept(store, seals)
     for task, seal in sorted(seals.items()):
         if task not in totals.seals:
@@ -197,7 +197,7 @@ def keep_totals(store: Store) -> None:
         store: the run, whose lock the caller holds.
     """
     with suppress(InputError, StoreError, OSError):  # the file is only a cache
-        seals = {link.task: link.seal for link in store.links()}
+        seals = {commit.task: commit.seal for commit in store.commits()}
         path = _file(store)
         if len(seals) - _num_kept(path) < max(MIN_NEW, len(seals) // 16):
             return

@@ -66,15 +66,15 @@ class Catalog:
             StoreError: if the chain is broken, or entries are missing; the tasks then stay as they were.
         """
         with self._refreshing:
-            stamp = self._live.stamp()
+            stamp = self._live.stamps()
             if stamp == self._stamp:
                 return False
             if not self._live.stream_file.is_file():  # for instance, the disk is no longer mounted
                 raise StoreError(f"{self._live.folder}: the run is no longer there")
             self._live.check_complete()
             store = self.store.snapshot()  # the snapshot keeps the certificates that are already in memory
-            seals = {link.task: link.seal for link in store.links()}
-            stones = {stone.task for stone in store.tombstones() if stone.task is not None}
+            seals = {commit.task: commit.seal for commit in store.commits()}
+            stones = {stone.task for stone in store.tombstones()}
             kept = {*seals.values()}
             self._known = {seal: known for seal, known in self._known.copy().items() if seal in kept}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
@@ -83,7 +83,7 @@ class Catalog:
 
     def changed(self) -> bool:
         """Return whether banks were added, replaced or removed since the last call of `refresh`."""
-        return self._live.stamp() != self._stamp
+        return self._live.stamps() != self._stamp
 
     def task(self, task: str) -> KnownTask:
         """Return what is known of a learned task.

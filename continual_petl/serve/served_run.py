@@ -169,7 +169,7 @@ class ServedRun:
             seal = self._session.store.certificate(task).seal
             checked, refused_until = self._checked.get(task, ("", 0.0))
             if checked != seal or 0 < refused_until <= time.monotonic():
-                self._checker = self._checker or Checker(self._session, indexed=True, data=False)
+                self._checker = self._checker or Checker(self._session, data=False)
                 check = self._checker.check(task)
                 refused_until = 0.0 if check.ok else time.monotonic() + REFUSED_S
                 self._checked[task] = seal, refused_until

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import StoreError
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.task_bank import TaskBank
 from continual_petl.store.certificate.certificate import HISTORY, ROUTER, Certificate, write_certificate
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
-from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
 from continual_petl.store.certificate.values import BankReference, as_tensors
 from continual_petl.store.dependencies import read_banks
 from continual_petl.store.files.atomic import new_folder, write_file
-from continual_petl.store.forget import tombstone_of
+from continual_petl.store.ledger.lines import folder_of
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import check_fits, entries_of, filled_bank
 from continual_petl.store.verify.probe_file import OUTPUTS
@@ -72,11 +70,11 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
     task = plan.task
     check_modes(task, backbone.model, dropout=False)
     store.check_complete()
-    tombstone = tombstone_of(store, task, "replaced") if replaces else None
-    newest = store.head() if tombstone is None else tombstone
-    with new_folder(
-        store.bank_folder(task), room=None if tombstone is None else _set_aside(store, tombstone)
-    ) as folder:
+    if not replaces and store.has(task):
+        raise StoreError(f"{store.bank_folder(task)} already exists; a learned task is never overwritten")
+    index, predecessor = store.state().entries.next
+    old = store.commit(task).removed if replaces else None
+    with new_folder(store.banks / folder_of(task, index, old)) as folder:
         path = folder / "bank.safetensors"
         tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in learned.bank.tensors().items()}
         entries = entries_of(tensors, tensor_digests(tensors))
@@ -95,8 +93,8 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
             plan,
             **learned.facts,
             reads=learned.reads,
-            index=0 if newest is None else newest.index + 1,
-            predecessor=None if newest is None else newest.seal,
+            index=index,
+            predecessor=predecessor,
             backbone=backbone.digest,
             tensors=entries,
             digest=combined_digest({name: entry.digest for name, entry in entries.items()}),
@@ -106,7 +104,12 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
             environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
         )
         write_certificate(folder / "bank.json", certificate)
-    store.joined(task)
+    # The line of the new bank, which continues the chain. If it cannot be written, the bank counts, and the next command that
+    # writes adds the line.
+    store.append(())
+    if old is not None:
+        with suppress(StoreError):  # otherwise the next command that writes deletes the old bank
+            store.clean()
     return certificate
 
 
@@ -115,20 +118,3 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
     content = save(dict(tensors))
     write_file(path, content)
     return hashlib.sha256(content).hexdigest()
-
-
-@contextmanager
-def _set_aside(store: Store, tombstone: Tombstone) -> Iterator[None]:
-    """Replace a learned bank with a tombstone; if the new bank cannot take its place, restore the old one."""
-    path = store.bank_folder(tombstone.name)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
-    write_tombstone(store.tombstone_folder, tombstone)
-    try:
-        path.rename(aside)
-        yield
-    except BaseException:
-        if aside.exists():
-            aside.rename(path)
-        take_back(store.tombstone_folder, tombstone)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from continual_petl.errors import StoreError
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.certificate import Certificate
-from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.values import BankReference
+from continual_petl.store.ledger.lines import CommitLine
 
 # Not imported at run time, so that commands without a model need not wait for torch.
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Banks(Protocol):
     def certificate(self, task: str) -> Certificate:
         """Return a task's certificate."""
 
-    def link(self, task: str) -> Link:
-        """Return a task's place in the chain."""
+    def commit(self, task: str) -> CommitLine:
+        """Return the commit of a task."""
 
     def tensors(self, task: str) -> dict[str, Tensor]:
         """Return the tensors of a task's bank."""
@@ -41,7 +41,7 @@ class Banks(Protocol):
 
 def readers(store: Banks, task: str) -> list[str]:
     """Return the learned tasks whose fused banks read this task's bank."""
-    return [name for name in store.tasks if task in store.certificate(name).bank.fuse]
+    return [name for name in store.tasks if name != task and task in store.certificate(name).bank.fuse]
 
 
 def check_dependencies(store: Banks, task: str) -> None:
@@ -53,7 +53,7 @@ def check_dependencies(store: Banks, task: str) -> None:
     read_certificates(store, certificate, certificate.reads)
     started = certificate.start.taken.parents if certificate.start is not None else ()
     for parent in {*started, *([certificate.parent] if certificate.parent is not None else [])}:
-        if not store.has(parent.task) or store.link(parent.task).index > certificate.index:
+        if not store.has(parent.task) or store.commit(parent.task).index > certificate.index:
             continue
         now = store.certificate(parent.task).digest
         if now != parent.digest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -223,11 +224,12 @@ class ModelCache:
         return switchable(backbone, first.training_attention or first.environment.attention)
 
     def _certificates(self) -> Iterator[Certificate]:
-        for name in self.store.names():
-            try:
+        tasks: list[str] = []
+        with suppress(StoreError):  # reported when the ledger is read
+            tasks = self.store.tasks
+        for name in tasks:
+            with suppress(StoreError):  # reported when this task is used
                 yield self.store.certificate(name)
-            except StoreError:
-                continue  # reported when this task is used
 
     def backbone_of(self, task: str) -> Backbone:
         """Return the backbone in a learned task's precision."""
@@ -295,13 +297,14 @@ class ModelCache:
         return sum(num_bytes(cert.tensors) for cert in (certificate, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
-        link, body = self.store.link(task), None
-        if link.shared and not as_committed:
+        commit, body = self.store.commit(task), None
+        self.store.check_certificate(commit)
+        if commit.shared and not as_committed:
             newest = self.newest_shared()
             body = None if newest in (None, task) else newest
         # The key of the bank as committed ends with a slash, which no task name contains.
-        name = f"{task}/" if link.shared and as_committed else task
-        seals = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
+        name = f"{task}/" if commit.shared and as_committed else task
+        seals = (commit.seal,) if body is None else (commit.seal, self.store.commit(body).seal)
         held = self.held_banks.get(name, seals)
         if held is None:
             held = self._load(task, body, seals)
@@ -340,5 +343,5 @@ class ModelCache:
 
     def newest_shared(self) -> str | None:
         """Return the newest learned task whose bank is shared."""
-        shared = [link.task for link in self.store.links() if link.shared]
+        shared = [commit.task for commit in self.store.commits() if commit.shared]
         return shared[-1] if shared else None

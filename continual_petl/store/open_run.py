@@ -97,9 +97,8 @@ def _is_run(folder: Path) -> bool:
 def check_learned(store: Store, task: str) -> None:
     """Raise `InputError`, listing the learned tasks, unless ``task`` is one; `StoreError` if its bank is missing."""
     if not store.has(task):
-        for entry in store.missing():
-            if entry.task == task:
-                raise StoreError(entry.message(store.folder))
+        if lost := store.missing().get(task):
+            raise StoreError(lost)
         # Listed in the order they were learned; if there are too many to list, the most similar ones come first.
         known = known_names(store.tasks, task if len(store.tasks) > MAX_NAMES else "")
         raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")

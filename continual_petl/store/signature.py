@@ -9,41 +9,24 @@ from __future__ import annotations
 from getpass import getpass
 from pathlib import Path
 from sys import stdin
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.finding import Finding, TaskCheck
-from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.reading import read_file
-from continual_petl.store.files.sealed import read_record, write_record
+from continual_petl.store.ledger.lines import SignatureLine
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-FILE = "signature.json"
+CHECK = "(signature)"
+"""The name of the check of a signature."""
 _MAX_KEY_BYTES = 10_000
 
 
-class Signature(StrictModel):
-    """The content of signature.json."""
-
-    format_version: int = 1
-    index: Index
-    """Position of the signed entry in the chain."""
-    entry: Digest
-    """Its seal."""
-    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
-    """In hexadecimal digits."""
-    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """The public key that belongs to the signing key; it is only displayed, never used to check the signature."""
-
-
-def sign(store: Store, key: Path) -> Signature:
-    """Sign the newest entry of a run's chain; an earlier signature is replaced.
+def sign(store: Store, key: Path) -> SignatureLine:
+    """Sign the newest entry of a run's chain; the newest signature counts.
 
     Args:
         store: the run; its lock is held.
@@ -64,13 +47,13 @@ def sign(store: Store, key: Path) -> Signature:
         )
     private = _private_key(key)
     raw = private.public_key().public_bytes_raw()
-    signature = Signature(
+    signature = SignatureLine(
         index=newest.index,
         entry=newest.seal,
         signature=private.sign(_message(newest.index, newest.seal)).hex(),
         public_key=raw.hex(),
     )
-    write_record(store.folder / FILE, signature)
+    store.append([signature])
     return signature
 
 
@@ -86,20 +69,21 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
     """
     key = _public_key(public_key)
     try:
-        signature = _read(store.folder / FILE)
-        newest = store.head()
-        entries = {(link.index, link.seal) for link in store.chain()}
+        signature, newest = store.signature(), store.head()
+        entries = {(entry.index, entry.seal) for entry in store.chain()}
     except StoreError as error:
         return _check(str(error))
+    if signature is None:
+        return _check(f"{store.folder}: the run is not signed: `continual-petl sign` signs it")
     if not _is_signed(signature, key):
         return _check(
-            f"{FILE}: entry {signature.index} was not signed with the private key of {public_key}: the signature was made "
-            f"with another key (the file names {signature.public_key[:16]}), or was changed."
+            f"{store.ledger_file}: entry {signature.index} was not signed with the private key of {public_key}: the "
+            f"signature was made with another key (it names {signature.public_key[:16]}), or was changed."
         )
     if newest is None or (signature.index, signature.entry) not in entries:
         return _check(
-            f"{FILE}: the signed entry, number {signature.index} with seal {signature.entry[:12]}, is not in the chain: the "
-            "chain was rewritten after it was signed. Restore the run from a copy."
+            f"{store.ledger_file}: the signed entry, number {signature.index} with seal {signature.entry[:12]}, is not in "
+            "the chain: the chain was rewritten after it was signed. Restore the run from a copy."
         )
     later = newest.index - signature.index
     return _check(
@@ -108,8 +92,8 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
 
 
 def _check(problem: str | None = None, how: str = "") -> TaskCheck:
-    findings = () if problem is None else (Finding(message=problem, file=FILE),)
-    return TaskCheck(task=f"({FILE})", findings=findings, how=how, largest_difference=float("nan"), seconds=0.0)
+    findings = () if problem is None else (Finding(message=problem),)
+    return TaskCheck(task=CHECK, findings=findings, how=how, largest_difference=float("nan"), seconds=0.0)
 
 
 def _message(index: int, seal: str) -> bytes:
@@ -117,7 +101,7 @@ def _message(index: int, seal: str) -> bytes:
     return f"continual-petl run, chain entry {index}, seal {seal}".encode()
 
 
-def _is_signed(signature: Signature, key: Ed25519PublicKey) -> bool:
+def _is_signed(signature: SignatureLine, key: Ed25519PublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -125,13 +109,6 @@ def _is_signed(signature: Signature, key: Ed25519PublicKey) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def _read(path: Path) -> Signature:
-    try:
-        return read_record(path, Signature, "the run")[0]
-    except FileNotFoundError:
-        raise StoreError(f"{path}: missing; the run is not signed: `continual-petl sign` signs it") from None
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:

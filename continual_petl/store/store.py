@@ -1,39 +1,54 @@
 """The store: an append-only folder of learned banks. JSON and safetensors only; a task is added completely or not at all.
 
-Readers take no lock: while another process writes, they get the state before or after a change, never a mixture. Banks are
-added, removed and replaced by renaming whole folders, so a reader can detect a change that was made while it was reading, and
-read again. A replacement takes two renames, between which the bank is briefly missing.
+``ledger.jsonl`` says what happened to the run; each bank is a folder in ``banks`` that never changes once it is there. A bank
+is committed when its folder appears, complete, at the next position of the chain; its line in the ledger follows. If a
+process is killed in between, readers count the bank anyway, and the next writer adds the line.
+
+Readers take no lock. Whatever they read is a prefix of the ledger, so they get the state before or after a change, never a
+mixture; if a bank is dropped while they read it, they read again.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from continual_petl import _notebook
-from continual_petl.errors import InputError, StoreError
-from continual_petl.store.certificate import chain
-from continual_petl.store.certificate.certificate import HISTORY, ROUTER
-from continual_petl.store.certificate.chain import Link
+from continual_petl.errors import InputError, StoreError, quoted
+from continual_petl.store.certificate.certificate import HISTORY, ROUTER, Certificate
 from continual_petl.store.certificate.history import History, read_history
 from continual_petl.store.certificate.pinned_backbone import PinnedBackbone, pin_backbone, read_pinned
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
-from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.certificate.values import StoredTensor, as_tensors
 from continual_petl.store.dependencies import read_banks
-from continual_petl.store.files.atomic import make_folder, write_file
+from continual_petl.store.files.atomic import (
+    append_whole,
+    explain_refusals,
+    make_folder,
+    remove_folder,
+    remove_unfinished,
+    write_file,
+)
 from continual_petl.store.files.lock import RunLock
-from continual_petl.store.files.reading import Stamp, stamp_of
-from continual_petl.store.folder import results_file
-from continual_petl.store.folder.bank_folders import MAX_CERTIFICATES, BankFolders, is_name
-from continual_petl.store.folder.missing_entries import Missing, missing
-from continual_petl.store.folder.recovery import clean
+from continual_petl.store.files.reading import MAX_JSON_BYTES, Stamp, read_file, refuse_link, stamp_of
+from continual_petl.store.folder.run_folder import RunFolder, is_name
 from continual_petl.store.folder.stream_seal import sealed_stream
+from continual_petl.store.folder_reader import PATIENCE, UNTIL, FolderReader, Stamps, State
+from continual_petl.store.ledger.entries import Tombstone
+from continual_petl.store.ledger.ledger_file import read_ledger, sealed_lines
+from continual_petl.store.ledger.lines import (
+    CommitLine,
+    Entry,
+    FinishedLine,
+    Line,
+    Result,
+    RowLine,
+    SignatureLine,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,180 +59,281 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+MAX_CERTIFICATES = 64
 MAX_ROUTER_BYTES = 2**30
 """Size limit for one task's routing statistics, checked before they are read."""
 _MAX_LISTED = 5
 """Number of problems that one error lists in full."""
 
 
-_PATIENCE = 20.0
-"""Seconds to wait for the store to stay unchanged during one read."""
-_REPLACING = 5.0
-"""Seconds after which a bank that is still missing counts as lost, because the process that was replacing it was killed."""
-
-
-@dataclass(frozen=True)
-class _View:
-    """The result of a writer's last check of every bank."""
-
-    stamp: tuple[Stamp, Stamp]
-    """Signatures of the folders ``banks`` and ``tombstones``; they change when anything in them is added or removed."""
-    listed: frozenset[str]
-    """Names of bank folders and tombstones."""
-    links: list[Link]
-    tombstones: list[Tombstone]
-    broken: Mapping[str, str]
-    missing: list[Missing] | None = None
-    """None until it is computed."""
-
-
-class Store(BankFolders):
+class Store(RunFolder):
     """A run folder. Reading never blocks; writing needs the `lock`.
-
-    A reader that lists all tasks checks every certificate for changes each time. The holder of the lock does so once,
-    and again only if another process has added, removed or replaced a bank or tombstone, so the cost of a task does not
-    grow with the number of tasks before it.
 
     Args:
         folder: the run folder, created when something is first written.
-        max_certificates: number of certificates to keep in memory, besides those that cached banks or other objects hold.
-        indexed: whether the index may be used; see `continual_petl.store.folder.index`.
+        max_certificates: number of certificates to keep in memory.
     """
 
-    def __init__(self, folder: Path, *, max_certificates: int = MAX_CERTIFICATES, indexed: bool = True) -> None:
-        super().__init__(folder, max_certificates=max_certificates, indexed=indexed)
-        self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
-        self._taken_tasks: frozenset[str] = frozenset()
+    def __init__(self, folder: Path, *, max_certificates: int = MAX_CERTIFICATES) -> None:
+        super().__init__(folder)
+        self._reader = FolderReader(folder, max_certificates)
+        self._checked: dict[str, tuple[Stamp, str]] = {}
+        self._in_order: dict[str, tuple[int, str]] = {}
+        """What `problems` found in order while this process holds the lock: folder and seal of each task."""
         self._num_holds = 0
-        self._view: _View | None = None
+        self._taken: State | None = None
 
     def __repr__(self) -> str:
         return f"Store({str(self.folder)!r}, tasks: {_notebook.names(lambda: self.tasks)})"
 
+    def state(self) -> State:
+        """Return what the folder holds; what has not changed is not read again.
+
+        Raises:
+            StoreError: if the ledger is damaged, or ``banks`` is not a folder.
+        """
+        return self._taken or self._reader.state()
+
+    def survey(self) -> State:
+        """Return what can be read of a folder that may be damaged; everything is read again."""
+        return self._reader.survey()
+
+    def stamps(self) -> Stamps:
+        """Return a value that changes whenever a line or a bank is added, or a bank is removed."""
+        return self._reader.stamps()
+
     @property
     def tasks(self) -> list[str]:
-        """Learned tasks, in the order they were learned.
+        """Learned tasks, in the order they were learned."""
+        return [*self.state().commits]
 
-        Raises:
-            StoreError: if a certificate cannot be read.
-        """
-        return [link.task for link in self.links()]
-
-    def links(self) -> list[Link]:
-        """Return the links of the learned tasks, in the order they were learned, without the links of tombstones.
-
-        Raises:
-            StoreError: if a certificate or tombstone cannot be read.
-        """
-        if self._taken is not None:
-            return self._taken[0]
-        return self._viewed().links if self._num_holds else self.consistently(self.live)
+    def commits(self) -> list[CommitLine]:
+        """Return the commits of the learned tasks, in the order they were learned."""
+        return [*self.state().commits.values()]
 
     def has(self, task: str) -> bool:
-        """Return whether a task is learned, without reading any other task.
+        """Return whether a task is learned."""
+        return is_name(task) and task in self.state().commits
+
+    def commit(self, task: str) -> CommitLine:
+        """Return the commit of a learned task.
 
         Raises:
-            StoreError: if its certificate, or a tombstone, cannot be read.
+            StoreError: if it is not learned.
         """
-        if self._taken is not None:
-            return task in self._taken_tasks
-        return is_name(task) and self.consistently(lambda: self.counts(task), task)
+        state = self.state()
+        if task in state.missing:
+            raise StoreError(self._lost(state.missing[task]))
+        if task not in state.commits:
+            raise StoreError(
+                f"task {task!r}: {self.banks / task} is missing; the task was never learned in this run, or was forgotten"
+            )
+        return state.commits[task]
 
     def tombstones(self) -> list[Tombstone]:
-        """Return the tombstones in effect, in chain order."""
-        if self._taken is not None:
-            return self._taken[1]
-        return self._viewed().tombstones if self._num_holds else self.counting()
+        """Return what was dropped from the run, in the order of the chain."""
+        return self.state().entries.tombstones
 
-    def broken(self) -> Mapping[str, str]:
-        """Return one problem for each task whose certificate or tombstone does not continue the chain; normally empty."""
-        return self._viewed().broken if self._num_holds and self._taken is None else chain.broken(self.chain())
+    def head(self) -> Entry | None:
+        """Return the newest entry of the chain."""
+        return self.state().entries.head
 
-    def missing(self) -> list[Missing]:
-        """Return the entries that the chain or ``results.jsonl`` names but that are not in the folder."""
-        if not self._num_holds or self._taken is not None:
-            return self.consistently(self._missing)
-        view = self._viewed()
-        if view.missing is None:
-            view = self._view = replace(view, missing=self._missing())
-        return view.missing or []
+    def chain(self) -> list[Entry]:
+        """Return all entries of the chain."""
+        return self.state().entries.chain
 
-    def _missing(self) -> list[Missing]:
-        # Read the results first, so that they cannot name a task that is committed in the meantime.
-        lines = self.results() if self._taken is not None else results_file.read_without_cells(self.results_file)
-        return missing(self.chain(), self.tombstones(), lines)
+    def signature(self) -> SignatureLine | None:
+        """Return the newest signature, if any."""
+        return self.state().entries.signature
 
-    def problems(self) -> list[str]:
-        """Describe what is wrong with the chain and what is missing from it, in one paragraph per problem."""
-        return [*self.broken().values(), *(entry.message(self.folder) for entry in self.missing())]
+    def bank_folder(self, task: str) -> Path:
+        """Return the path of a task's bank."""
+        commit = self.state().commits.get(task)
+        return self.banks / (task if commit is None else commit.folder)
+
+    def certificate(self, task: str) -> Certificate:
+        """Return a learned task's certificate.
+
+        Raises:
+            StoreError: if it is missing, damaged, or not the one that the ledger names.
+        """
+        return self.consistently(lambda: self._certificate_of(self.commit(task)), task)
+
+    def _certificate_of(self, commit: CommitLine) -> Certificate:
+        certificate = self._reader.certificate_in(commit.folder)
+        if certificate.seal != commit.seal:
+            raise StoreError(
+                f"task {commit.task!r}: its certificate, entry {commit.index} of the chain, is not the one that "
+                f"{self.ledger_file.name} names: its bank.json was edited, or its bank was lost and another one was learned "
+                f"in its place. Restore {self.banks / commit.folder} from a copy, or drop the task with "
+                f"{self._forget(commit.task)}, after which it can be learned again. {UNTIL}"
+            )
+        return certificate
+
+    def check_certificate(self, commit: CommitLine) -> None:
+        """Raise `StoreError` unless a certificate is the one that the ledger names; its content is not parsed."""
+        folder = f"{self.banks}/{commit.folder}"
+        file = f"{folder}/bank.json"
+        known = stamp_of(file), commit.seal
+        if self._checked.get(commit.folder) != known:
+            refuse_link(folder)
+            same = False
+            with suppress(FileNotFoundError):
+                same = hashlib.sha256(read_file(Path(file), MAX_JSON_BYTES)).hexdigest() == commit.file
+            if not same:
+                self._certificate_of(commit)
+            self._checked[commit.folder] = known
+
+    def _lost(self, commit: CommitLine) -> str:
+        return (
+            f"task {commit.task!r} was learned as entry {commit.index} of the chain, but its bank is missing. Restore "
+            f"{self.banks / commit.folder} from a copy, or drop it on purpose with {self._forget(commit.task)}. {UNTIL}"
+        )
+
+    def _forget(self, task: str) -> str:
+        return f"`continual-petl forget {quoted(self.folder)} {quoted(task)}`"
+
+    def missing(self) -> Mapping[str, str]:
+        """Return one message for each task that was learned and not dropped, but whose bank is not in the folder."""
+        return {task: self._lost(commit) for task, commit in self.state().missing.items()}
+
+    def problems(self) -> Mapping[str, str]:
+        """Return one paragraph for each bank that is missing, damaged or not named by the ledger, by task or folder.
+
+        Certificates that have not changed since the last call are not read again. The holder of the lock looks at each of
+        them once, and again only if its folder was exchanged, so the cost of a task does not grow with the number of tasks
+        before it.
+        """
+        state = self.state()
+        found = {**state.strays, **self.missing()}
+        for task, commit in state.commits.items():
+            place = state.folders[commit.folder], commit.seal
+            if self._in_order.get(task) == place:
+                continue
+            try:
+                self.check_certificate(commit)
+            except StoreError as error:
+                found[task] = str(error)
+            else:
+                if self._num_holds:
+                    self._in_order[task] = place
+        return found
 
     def check_complete(self) -> None:
-        """Raise `StoreError` if the chain is broken, or if anything that it or ``results.jsonl`` names is missing.
-
-        The holder of the lock checks this once, and again only if other processes have added or removed something.
-        """
-        if problems := self.problems():
+        """Raise `StoreError` if a bank that the ledger names is missing or changed, or if there are others."""
+        if problems := [*self.problems().values()]:
             more = f" (and {len(problems) - _MAX_LISTED} more: `continual-petl verify` lists them)"
             listed = " ".join(f"{problem.rstrip('.')}." for problem in problems[:_MAX_LISTED])
             raise StoreError(listed + (more if len(problems) > _MAX_LISTED else ""))
 
-    def _viewed(self) -> _View:
-        stamp = self.stamp()
-        if self._view is None or self._view.stamp != stamp:
-            links, stones = self.consistently(lambda: (self.live(), self.counting()))
-            all_links = chain.whole(links, stones)
-            self._view = _View(stamp, self._listed(), links, stones, chain.broken(all_links))
-        return self._view
-
-    def _listed(self) -> frozenset[str]:
-        """Return the names of all bank folders and tombstones, which is cheap even if there are many."""
-        return frozenset(self.names()).union(path.name for path in self.tombstone_files())
-
-    def stamp(self) -> tuple[Stamp, Stamp]:
-        """Return a value that changes whenever a bank or tombstone is added, replaced or removed."""
-        return stamp_of(self.banks), stamp_of(self.tombstone_folder)
-
-    def joined(self, task: str) -> None:
-        """Update the caches after a bank was committed, at the end of the chain or in the place of another bank."""
-        view, self._view = self._view, None
-        self.note(task)
-        link = self.link(task)
-        if view is not None and not view.broken:
-            newest = chain.head([*view.links[-1:], *chain.whole((), view.tombstones[-1:])])
-            follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
-            # In any other case, another process may have changed something since the last check, so the view is dropped.
-            if follows and self._listed() == view.listed | {task}:
-                self._view = replace(view, stamp=self.stamp(), listed=self._listed(), links=[*view.links, link])
-
-    def _reread(self, task: str) -> None:
-        self._view = None
-
     def snapshot(self) -> Store:
-        """Return an unchanging copy of the store, for callers that read it several times while a run may continue."""
-        taken = Store(self.folder, max_certificates=self._max_certificates)
-        taken._certificates, taken._entries = self._certificates.copy(), self._entries.copy()
-        # `copy` could fail here if another thread reads a certificate meanwhile.
-        taken._in_use.update(
-            {certificate.task: certificate for reference in self._in_use.valuerefs() if (certificate := reference())}
-        )
-        taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
-        taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
-        return taken
+        """Return an unchanging view of the store, for callers that read it several times while a run may continue."""
+        other = Store(self.folder)
+        other._taken, other._reader = self._reader.state(), self._reader  # which keeps certificates in memory
+        return other
 
     def consistently(self, read: Callable[[], _T], task: str | None = None) -> _T:
-        """Return the result of ``read`` on an unchanging store; see `consistently`."""
-        return consistently(self, read, task)
+        """Return the result of ``read`` on an unchanging store; read again if tasks are added or dropped meanwhile.
+
+        Args:
+            read: reads from the store, without changing anything.
+            task: the task that ``read`` reads; None means all tasks.
+
+        Raises:
+            InputError, StoreError: if ``read`` raises it while the store does not change.
+            StoreError: if the store keeps changing.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            before = self._seen(task)
+            try:
+                result = read()
+            except (InputError, StoreError):
+                if self._seen(task) == before:
+                    raise
+            else:
+                if self._seen(task) == before:
+                    return result
+        raise StoreError(f"{self.folder}: tasks are added and removed faster than they can be read; try again later.")
+
+    def _seen(self, task: str | None) -> object:
+        try:
+            state = self.state()
+        except StoreError as error:
+            return str(error)
+        return state.entries.next if task is None else state.commits.get(task)
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Lock the run folder for writing; if another process holds the lock, wait or raise `RunInUseError`."""
         make_folder(self.folder)
         with RunLock(self.folder, wait=wait):
-            self._num_holds, self._view = self._num_holds + 1, None
+            self._num_holds += 1
             try:
                 yield
             finally:
-                self._num_holds, self._view = self._num_holds - 1, None
+                self._num_holds -= 1
+                if not self._num_holds:
+                    self._in_order.clear()
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Append lines to the ledger, flushed to disk, after those that follow from the folder. The lock must be held.
+
+        Raises:
+            StoreError: if a line does not continue the chain, the folder is damaged, or writing fails; the ledger is then
+                unchanged.
+        """
+        state = self.state()
+        if state.wrong:
+            raise StoreError(" ".join(state.wrong.values()))
+        mark, new = self._reader.in_ledger.mark, [*state.unwritten, *lines]
+        after = state.entries.copy()
+        for line in lines:
+            after.add(line, str(self.ledger_file))
+        if not new and stamp_of(self.ledger_file)[2] == mark.offset:  # otherwise, it ends in a torn line
+            return
+        content, _ = sealed_lines(new, mark)
+        if mark.number:
+            append_whole(self.ledger_file, content)
+        else:  # a new file appears with all of its lines, or not at all
+            make_folder(self.folder)
+            write_file(self.ledger_file, content)
+
+    def clean(self) -> None:
+        """Finish what a killed process began, and remove what it left. The lock must be held, so nobody else is writing."""
+        with explain_refusals(self.banks):
+            self.append(())
+            for name in self.state().dropped:
+                remove_folder(self.banks / name)
+            progress = self.folder / ".progress"
+            for folder in (self.banks, progress, *progress.glob("[!.]*")):
+                if not (folder.is_symlink() or folder.parent.is_symlink()):
+                    remove_unfinished(folder, links=False)
+
+    def each_result(self) -> Iterator[Result]:
+        """Yield the rows of R and finished tasks one by one, oldest first, since the rows of a long run take much memory.
+
+        Raises:
+            StoreError: naming the first damaged line.
+        """
+        state = self.state()
+        if state.results is not None:
+            yield from state.results
+        elif state.entries.mark.number:
+            for sealed in read_ledger(self.ledger_file, end=state.entries.mark):
+                if sealed.type in ("row", "finished"):
+                    line = sealed.parsed()
+                    assert isinstance(line, RowLine | FinishedLine)
+                    yield line
+
+    def results(self) -> list[Result]:
+        """Return the rows of R and finished tasks, oldest first."""
+        return list(self.each_result())
+
+    def results_without_cells(self) -> Iterable[Result]:
+        """Yield the results, but without the cells of the rows, to save memory."""
+        for line in self.each_result():
+            yield line.model_copy(update={"cells": ()}) if isinstance(line, RowLine) else line
 
     def tensors(self, task: str) -> dict[str, Tensor]:
         """Return a bank's stored tensors, each checked against its digest in the certificate.
@@ -230,6 +346,10 @@ class Store(BankFolders):
     def stored_tensors(self, task: str) -> dict[str, StoredTensor]:
         """Return a bank's tensors as stored in the file, without importing torch."""
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.certificate(task))
+
+    def probe_file(self, task: str) -> Path:
+        """Return the path of a bank's probe."""
+        return self.bank_folder(task) / "probe.safetensors"
 
     def history(self, task: str) -> History:
         """Return a task's learning curves and a summary of its bank's predictions.
@@ -283,35 +403,6 @@ class Store(BankFolders):
         bank.read(read_banks(run, certificate, certificate.reads))
         return bank
 
-    def clean(self) -> None:
-        """Clean up after a killed process. The lock must be held, so nobody else is writing."""
-        try:
-            clean(self)
-        finally:
-            self._view = None
-
-    def head(self) -> Link | None:
-        """Return the newest entry of the chain: a certificate or a tombstone. Its certificate is always read."""
-        newest = chain.head(self.chain())
-        if newest is not None and not newest.tombstone and self._taken is None:
-            self.certificate(newest.task)
-            return newest if self.link(newest.task) == newest else chain.head(self.chain())
-        return newest
-
-    def chain(self) -> list[Link]:
-        """Return all links of the chain: of learned tasks, of tombstones, and of the entries that tombstones replace."""
-        return chain.whole(self.links(), self.tombstones())
-
-    def results(self) -> list[results_file.Line]:
-        """Return every committed line of results.jsonl, oldest first."""
-        if self._taken is not None:
-            return self._taken[2]
-        return results_file.read_results(self.results_file)
-
-    def append_results(self, lines: Sequence[results_file.Line]) -> None:
-        """Append lines to results.jsonl, flushed to disk."""
-        results_file.append_results(self.results_file, lines)
-
     def write_stream(self, text: str) -> None:
         """Write the resolved stream, sealed."""
         write_file(self.stream_file, sealed_stream(text))
@@ -323,71 +414,3 @@ class Store(BankFolders):
     def pinned(self) -> PinnedBackbone | None:
         """Return the content of backbone.json; None if it has not been written yet."""
         return read_pinned(self.pin_file)
-
-
-def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
-    """Return the result of ``read`` on an unchanging store; retry if a bank is added, removed or replaced meanwhile.
-
-    Args:
-        store: the run folder.
-        read: reads from the store, without changing anything.
-        task: the task that ``read`` reads; None means all tasks.
-
-    Raises:
-        InputError, StoreError: if ``read`` raises it while the store does not change.
-        StoreError: if the store keeps changing.
-    """
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        if _replacing(store, task):
-            time.sleep(0.005)
-            continue
-        before = _state(store, task)
-        try:
-            result = read()
-        except (InputError, StoreError):
-            if _state(store, task) == before and not _replacing(store, task):
-                raise
-        else:
-            if _state(store, task) == before:
-                return result
-    raise StoreError(f"{store.folder}: tasks are added and removed faster than they can be read; try again later.")
-
-
-def _state(store: BankFolders, task: str | None) -> object:
-    """Return a value that changes whenever a bank is added or removed: folders are renamed, never filled in place."""
-    if task is not None:
-        return stamp_of(store.bank_folder(task))[0]
-    try:
-        with os.scandir(store.banks) as scan:
-            banks = {entry.name: entry.inode() for entry in scan if not entry.name.startswith(".")}
-    except OSError:
-        banks = {}
-    return banks, [path.name for path in _stones(store)]
-
-
-def _stones(store: BankFolders) -> list[Path]:
-    try:
-        return store.tombstone_files()
-    except StoreError:  # reported when the reader reads them
-        return []
-
-
-def _replacing(store: BankFolders, task: str | None) -> bool:
-    """Return whether a bank is being replaced: it has a tombstone, and its successor will appear in a moment."""
-    files = _stones(store)
-    # If the file is from the future, the clock was set back, and its age is unknown.
-    if not files or abs(time.time() - stamp_of(files[-1])[1] / 1e9) > _REPLACING:
-        return False
-    try:
-        newest = store.tombstone(files[-1])
-    except StoreError:
-        return False
-    if newest.why != "replaced" or task not in (None, newest.name):
-        return False
-    if not os.path.exists(store.bank_folder(newest.name)):
-        return True
-    try:
-        return store.link(newest.name).index < newest.index
-    except StoreError:
-        return False

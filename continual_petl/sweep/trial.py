@@ -29,7 +29,7 @@ from continual_petl.engine.session import ProcessSettings, Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.learner.memory import ran_out
 from continual_petl.store.folder.progress import seconds_so_far
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
@@ -144,7 +144,7 @@ def outcome_of(run: Run, task: str) -> Outcome:
         state="complete" if score is not None else "failed",
         score=score,
         scores=tuple(by_epoch.get(epoch) for epoch in range(1, max(by_epoch, default=0) + 1)),
-        seconds=sum(sum(line.seconds.values()) for line in store.results() if isinstance(line, TaskLine)),
+        seconds=sum(sum(line.seconds.values()) for line in store.results() if isinstance(line, FinishedLine)),
         parameters=dict(certificate.parameters),
         data=dict(certificate.data),
         environment=certificate.environment,

@@ -62,13 +62,13 @@ class Costs(StreamCallback):
                 seconds=now[0] - self._before[0],
                 cpu_seconds=now[1] - self._before[1],
                 peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                stored_bytes=run.store.num_bytes(task.name) + now[2] - self._before[2],
+                stored_bytes=run.store.commit(task.name).bytes + now[2] - self._before[2],
             )
         )
         self._before = (time.perf_counter(), time.process_time(), lines)
 
     def _files(self) -> list[Path]:
-        return [self._folder / "results.jsonl", self._folder / ".index.jsonl"]
+        return [self._folder / "ledger.jsonl"]
 
 
 def many_tasks(

@@ -28,7 +28,7 @@ from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
 from continual_petl.seeding import derive_seed
 from continual_petl.store.commit import TrainedBank, commit_task
-from continual_petl.store.folder.results_file import MeasuredScore, RowLine, TaskLine
+from continual_petl.store.ledger.lines import FinishedLine, MeasuredScore, RowLine
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.growing import Cost, Costs, many_tasks
@@ -97,8 +97,8 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
                 status="measured",
             )
             line = RowLine(after=copy, index=number, cells=(cell,))
-            done = TaskLine(task=copy, index=number, certificate=seal, seconds={"train": 0.0})
-            store.append_results([line, done])
+            done = FinishedLine(task=copy, index=number, certificate=seal, seconds={"train": 0.0})
+            store.append([line, done])
 
 
 class _Course:

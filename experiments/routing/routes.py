@@ -16,7 +16,7 @@ from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.router.discriminant import KNOWN, Router
 from continual_petl.router.sums import QUANTILES, TaskSums, sums_of
 from continual_petl.router.totals import Totals
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.store.ledger.lines import RoutedCell
 from experiments.routing.read import Array, Split, TaskRows
 
 

@@ -20,7 +20,7 @@ from continual_petl.engine.task_run import TaskRun
 from continual_petl.router.totals import totals_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.files.atomic import make_folder
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from experiments.studies.learning import QUIET
@@ -122,7 +122,7 @@ def _learned(stream: TaskStream, folder: Path) -> Run:
 
 def _outcome(certificate: Certificate, run: Run) -> dict[str, Any]:
     lines = run.store.results()
-    line = next(line for line in lines if isinstance(line, TaskLine) and line.task == certificate.task)
+    line = next(line for line in lines if isinstance(line, FinishedLine) and line.task == certificate.task)
     average = certificate.start.taken if certificate.start is not None else None
     return {
         "validation": certificate.scores["validation"].scores.get(certificate.metric),

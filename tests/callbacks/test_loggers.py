@@ -18,7 +18,7 @@ from continual_petl.callbacks.logged_values import numbers_after
 from continual_petl.callbacks.sink import Axes
 from continual_petl.engine.task.checkpoint import BankCheckpoint
 from continual_petl.report.results import Results, read_results
-from continual_petl.store.folder.results_file import Status
+from continual_petl.store.ledger.lines import Status
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of
 from tests.desk import bank_digests

@@ -20,13 +20,12 @@ from continual_petl.cli.main import main
 from continual_petl.engine.scoring.result_row import measure_row
 from continual_petl.engine.task import finish_task
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.values import SplitScores
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.verify.certificate import rotating
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.callbacks.test_stream_callbacks import Ends
-from tests.store.tampering import change_tensors, edit, name_certificates, nudge
+from tests.store.tampering import change_tensors, edit, nudge
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -75,7 +74,7 @@ def test_checks_and_their_cost_are_recorded_and_reported(
     callbacks = [NoForgetting(policy), ends, Progress(Console(file=buffer, width=200))]
     run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=callbacks)
     assert {check.how for check in ends.tasks["three"].checks} == {how}
-    done = {line.task: line for line in run.store.results() if isinstance(line, TaskLine)}
+    done = {line.task: line for line in run.store.results() if isinstance(line, FinishedLine)}
     assert [done[name].checks for name in NAMES] == [{}, {kind: 1}, {kind: 2}]
     assert done["three"].seconds["verify"] > 0
     assert "certificates of earlier tasks hold: 2 by digests" in buffer.getvalue()
@@ -90,13 +89,13 @@ def test_every_policy_detects_a_changed_bank_and_a_broken_chain(
 ) -> None:
     learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run")
     certificate = tmp_path / "run" / "banks" / "one" / "bank.json"
-    whole = certificate.read_bytes()
+    whole, ledger = certificate.read_bytes(), (tmp_path / "run" / "ledger.jsonl").read_bytes()
     edit(certificate, sealed=True, notices=("nothing to see here",))
     more = tasks_of(backbone_folder(), evaluate="certified")
-    with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
+    with pytest.raises(StoreError, match=r"ledger\.jsonl:4: it is entry 1 of a chain and names the predecessor"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
     certificate.write_bytes(whole)
-    name_certificates(tmp_path / "run", {"one": read_certificate(certificate).seal})
+    (tmp_path / "run" / "ledger.jsonl").write_bytes(ledger)
     change_tensors(tmp_path / "run" / "banks" / "two" / "bank.safetensors", nudge("head.output.bias"))
     with pytest.raises(ForgettingError, match=r"task 'two'.*tensor head\.output\.bias"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])

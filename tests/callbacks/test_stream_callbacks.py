@@ -171,7 +171,7 @@ def test_run_can_resume_after_an_error_in_a_callback(backbone_folder: Folder, tm
         "end three 3/3",
     ]
     assert run.results.status[1][:2] == ("measured", "measured")
-    assert len([line for line in run.store.results() if line.type == "task"]) == 3
+    assert len([line for line in run.store.results() if line.type == "finished"]) == 3
 
 
 def test_learner_scores_reach_a_custom_logger(backbone_folder: Folder, tmp_path: Path) -> None:

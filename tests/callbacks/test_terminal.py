@@ -27,7 +27,7 @@ from continual_petl.callbacks.live import newest_table
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
-from continual_petl.store.folder.results_file import MeasuredScore
+from continual_petl.store.ledger.lines import MeasuredScore
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import StopAt, tasks_of

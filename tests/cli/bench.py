@@ -109,7 +109,7 @@ class Bench:
         """Run a case, check that it is refused with the expected message and leaves the run unchanged; return the message."""
         self.apply(case)
         before = self.learned()
-        assert {"banks/single/bank.json", "banks/single/bank.safetensors", "results.jsonl"} <= before.keys()
+        assert {"banks/single/bank.json", "banks/single/bank.safetensors", "ledger.jsonl"} <= before.keys()
         capsys.readouterr()
         code = self.main(*case.command, *case.options)
         shown = capsys.readouterr().err

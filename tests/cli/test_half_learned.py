@@ -41,7 +41,7 @@ def test_list_shows_unfinished_tasks_below_the_table(half: Path, tmp_path: Path,
     assert [load["task"] for load in json.loads(capsys.readouterr().out)] == ["one"]
     none = shutil.copytree(half, tmp_path / "none")
     shutil.rmtree(none / "banks")
-    (none / "results.jsonl").unlink()
+    (none / "ledger.jsonl").unlink()
     assert main(["list", str(none)]) == 0
     assert capsys.readouterr().out == LINE
 
@@ -82,7 +82,7 @@ def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any
     told = "unchanged so far: one; the replacement is half learned, and run --replace resumes it\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
     # As if killed right after the commit of the task: the progress that is left over belongs to the learned bank.
-    (run / "results.jsonl").unlink()
+    (run / "ledger.jsonl").unlink()
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out
 

@@ -51,7 +51,7 @@ def test_report_is_written_to_the_output_folder(bench: Bench, capsys: Any) -> No
     assert not (bench.folder / "run" / "report").exists()
 
 
-@pytest.mark.parametrize("name", ["banks/single/history.json", "banks/single/bank.json", "results.jsonl"])
+@pytest.mark.parametrize("name", ["banks/single/history.json", "banks/single/bank.json", "ledger.jsonl"])
 def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, capsys: Any) -> None:
     file = bench.folder / "run" / name
     file.write_bytes(file.read_bytes().replace(b"single", b"SINGLE"))
@@ -59,7 +59,7 @@ def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, 
     shown = capsys.readouterr()
     assert "report: " in shown.out
     readable = name != "banks/single/bank.json"  # the only task of the run
-    assert ("verified    1 of 1" in shown.out) == (name == "results.jsonl")
+    assert ("verified    1 of 1" in shown.out) == (name == "ledger.jsonl")
     assert ("What each task cost" in shown.out) == readable
     assert "no task has been learned yet" not in shown.out
     assert str(file.relative_to(bench.folder)) in shown.out.replace("\n", "")

@@ -37,7 +37,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "evaluating": (learn_task, "outputs_of"),
     "commit": (learn_task, "commit_task"),
     "row": (finish_task, "measure_row"),
-    "results": (Store, "append_results"),
+    "results": (Store, "append"),
     "verification": (finish_task, "pass_gate"),
 }
 

@@ -28,12 +28,12 @@ TASKS: list[dict[str, Any]] = [
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    """Return the bytes of all files of the banks and of backbone.json, and results.jsonl without times and seals."""
+    """Return the bytes of all files of the banks and of backbone.json, and ledger.jsonl without times and seals."""
     found = {
         str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "banks").rglob("*")) if path.is_file()
     }
     assert sum(name.endswith("/history.json") for name in found) == len(list((run / "banks").iterdir()))
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    lines = [json.loads(line)["line"] for line in (run / "ledger.jsonl").read_text().splitlines()]
     kept = [{key: value for key, value in line.items() if key not in ("seconds", "seal")} for line in lines]
     return found | {"results": json.dumps(kept).encode(), "backbone": (run / "backbone.json").read_bytes()}
 

@@ -28,7 +28,7 @@ from continual_petl import (
 from continual_petl.digests import tensor_digests
 from continual_petl.engine.task import finish_task, own_trainer
 from continual_petl.report.task_settings import settings_in_words
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from tests.callbacks.test_stream_callbacks import Ends
@@ -82,7 +82,7 @@ def test_committed_bank_is_verified_predicts_and_is_measured(
     assert [check.problems for check in run.verify(data=True)] == [(), ()]
     assert run.results.status == (("measured", "not measured"), ("measured", "measured"))
     assert run.results.R[1].tolist() == run.results.own.tolist()
-    lines = [line for line in run.store.results() if isinstance(line, TaskLine)]
+    lines = [line for line in run.store.results() if isinstance(line, FinishedLine)]
     assert [(line.task, line.checks) for line in lines] == [("one", {}), ("two", {"probe": 1})]
     # The same training again, in memory only.
     learner, tasks = learner_on(backbone_folder()), tasks_of(backbone_folder())
@@ -207,7 +207,7 @@ def test_killed_commit_leaves_a_whole_run(
         with pytest.raises(InputError, match=r"task 'three': the run .* has it already, and `commit` never replaces a"):
             commit(learner, data, folder)
     run = Run(folder)
-    assert [line.task for line in run.store.results() if isinstance(line, TaskLine)] == ["one", "two", "three"]
+    assert [line.task for line in run.store.results() if isinstance(line, FinishedLine)] == ["one", "two", "three"]
     assert run.results.status[2] == ("measured", "measured", "measured")
     assert not (folder / ".progress" / "three").exists()
 

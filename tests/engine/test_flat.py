@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from continual_petl.engine.scoring.evaluate import outputs_of
 from continual_petl.engine.task import finish_task
 from continual_petl.engine.trainers import predicts_here
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.files import atomic, reading
-from continual_petl.store.files.reading import read_lines, read_tail
-from continual_petl.store.folder import results_file
-from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
+from continual_petl.store import folder_reader
+from continual_petl.store.ledger.ledger_file import read_ledger
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
 from tests.store.fabricated import Looks, multiply
@@ -41,7 +40,7 @@ class _Counts(StreamCallback):
 
     def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         looks = self._looks
-        opened = {kind: sum(kind in path for path in looks.opened) for kind in ("bank.json", "safetensors", "results")}
+        opened = {kind: sum(kind in path for path in looks.opened) for kind in ("bank.json", "safetensors", "ledger")}
         self.found[task.name] = opened, len(looks.asked)
         looks.opened.clear()
         looks.asked.clear()
@@ -61,7 +60,7 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
     monkeypatch.setattr(result_row, "_CHECKED", 2)
     found = {}
     tasks = [task(name, num_rows=8) for name in ("a", "b", "c", "d")]
-    for count in (6, 30):
+    for count in (20, 44):  # so many that the router's sums are kept in both
         folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
         with pytest.MonkeyPatch.context() as patch:
             counts = _Counts(Looks(folder, patch), folder)
@@ -70,11 +69,11 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
         # Compare task "c": the counts of "a" include opening the store, those of "b" adding up the router's sums of all tasks
         # for the first time, and those of "d" a row that measures all tasks.
         found[count] = counts.found["c"]
-    opened, asked = found[6]
-    assert found[30][0] == opened
+    opened, asked = found[20]
+    assert found[44][0] == opened
     assert opened["safetensors"] > 0
     # The earlier tasks are drawn at random, so a few may be checked twice.
-    assert abs(found[30][1] - asked) <= 12
+    assert abs(found[44][1] - asked) <= 12
 
 
 @pytest.mark.slow
@@ -102,15 +101,14 @@ def test_writer_notices_added_and_removed_banks(first: Path, tmp_path: Path) -> 
     folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
     store = Store(folder)
     with store.lock():
-        links = store.links()
-        assert store.links() is links, "links were read again although the lock is held"
+        commits = store.commits()
+        assert store.state() is store.state(), "the ledger was read again although nothing has changed"
         aside = tmp_path / "aside"
         shutil.move(store.bank_folder("copy2"), aside)
         assert store.tasks == ["one", "copy1", "copy3"]
-        assert store.broken().keys() == {"copy3"}
+        assert store.missing().keys() == {"copy2"}
         shutil.move(aside, store.bank_folder("copy2"))
-        assert store.links() == links
-    assert store.links() is not links, "without the lock, links must be read every time"
+        assert store.commits() == commits
 
 
 def test_bank_lost_during_training_is_reported(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
@@ -121,38 +119,31 @@ def test_bank_lost_during_training_is_reported(first: Path, tmp_path: Path, back
             shutil.rmtree(folder / "banks" / "copy1", ignore_errors=True)
 
     tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
-    with pytest.raises((ForgettingError, StoreError), match="names a different predecessor"):
+    with pytest.raises(
+        (ForgettingError, StoreError), match="task 'copy1' was learned as entry 1 of the chain, but its bank is missing"
+    ):
         learn(tasks, folder, callbacks=[Thief(), NoForgetting("digests", limit=1)])
 
 
-def test_results_are_appended_without_reading_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = TaskLine(task="t", index=0, certificate="0" * 64, seconds={})
-    path, lines = tmp_path / "results.jsonl", [done.model_copy(update={"task": f"t{n}"}) for n in range(60)]
-    sizes: list[int] = []
-    monkeypatch.setattr(reading, "_TAIL", 64)
-    monkeypatch.setattr(atomic, "_LOOK", 64)
-    monkeypatch.setattr(results_file, "_whole_lines", lambda _: pytest.fail("the whole file was read"))
-    for line in lines:
-        append_results(path, [line])
-        sizes.append(path.stat().st_size)
-    monkeypatch.undo()
-    assert read_results(path) == lines
-    assert len({after - before for before, after in pairwise(sizes[10:])}) == 1
+def test_cost_of_a_line_does_not_grow(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only new lines are read, and only the new line is written."""
+    folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
+    store, counts = Store(folder), list[int]()
+    store.tasks  # noqa: B018
+    real = read_ledger
 
+    def counted(*args: Any, **more: Any) -> Iterator[Any]:
+        lines = list(real(*args, **more))
+        counts.append(len(lines))
+        return iter(lines)
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_reading_the_tail_matches_reading_the_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(reading, "_TAIL", size)
-    path = tmp_path / "lines"
-    for content in (b"", b"\n", b"a", b"a\n", b"\n\n", b"a\nbc", b"abc\ndef\n", b"x" * 30 + b"\n" + b"y" * 40 + b"\nz"):
-        path.write_bytes(content)
-        *whole, behind = read_lines(path)
-        assert read_tail(path) == (whole[-1] if whole else None, behind), content
-    path.write_bytes(b"\n" + b"a" * 9 + b"\n")
-    with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
-        read_tail(path, max_bytes=8)
+    monkeypatch.setattr(folder_reader, "read_ledger", counted)
+    sizes = list[int]()
+    for number in range(20):
+        store.append([FinishedLine(task="one", index=10 + number, certificate="0" * 64, seconds={})])
+        sizes.append(store.ledger_file.stat().st_size)
+    assert max(counts) <= 1
+    assert len({after - before for before, after in pairwise(sizes)}) == 1
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "token-classification", "multilabel"])
@@ -215,7 +206,7 @@ def test_certificate_checked_for_the_row_is_not_checked_twice(
     tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in "abc"], training=QUICK, evaluate="certified")
     run = learn(tasks, tmp_path)
     assert sorted(checked) == [("row", "a"), ("row", "a"), ("row", "b")]
-    assert [line.checks for line in run.store.results() if isinstance(line, TaskLine)] == [
+    assert [line.checks for line in run.store.results() if isinstance(line, FinishedLine)] == [
         {},
         {"probe": 1},
         {"probe": 2},

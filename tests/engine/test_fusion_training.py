@@ -102,7 +102,7 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     assert report.state == "learned", report.message
     seconds = commit_staged(session, tasks.spec.tasks[2], report.notices)
     finish_task(session, "f", seconds)
-    # results.jsonl also records how many earlier certificates the callbacks verified, but there are no callbacks here.
+    # ledger.jsonl also records how many earlier certificates the callbacks verified, but there are no callbacks here.
     assert {k: v for k, v in files_of(parents).items() if k != "results"} == {
         k: v for k, v in files_of(fused_run).items() if k != "results"
     }

@@ -31,7 +31,7 @@ def test_one_task_is_learned_and_verified(backbone_folder: Folder, tmp_path: Pat
     assert sorted(p.name for p in (tmp_path / "run").iterdir() if not p.name.startswith(".")) == [
         "backbone.json",
         "banks",
-        "results.jsonl",
+        "ledger.jsonl",
         "stream.yaml",
     ]
     files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
@@ -89,10 +89,10 @@ def test_a_learned_stream_is_skipped(backbone_folder: Folder, tmp_path: Path) ->
     tasks = stream(backbone_folder(), [task("first"), task("second")])
     learn(tasks, tmp_path / "run")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")}
-    lines = (tmp_path / "run" / "results.jsonl").read_bytes()
+    lines = (tmp_path / "run" / "ledger.jsonl").read_bytes()
     learn(tasks, tmp_path / "run")
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")} == before
-    assert (tmp_path / "run" / "results.jsonl").read_bytes() == lines
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == lines
 
 
 @pytest.mark.parametrize("preset", ["full", "lora"])

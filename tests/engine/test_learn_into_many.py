@@ -102,10 +102,13 @@ def test_verify_sample_checks_some_certificates_and_the_whole_chain(many: Callab
     change_tensors(folder / "banks" / left / "bank.safetensors", nudge("head.output.bias"))
     assert all(check.ok for check in Run(folder).verify(limit=4)), "a certificate outside the sample was checked"
     assert [check.task for check in Run(folder).verify() if not check.ok] == [left]
-    # A broken chain is found anywhere, even outside the sample.
+    # A broken chain and another certificate are found anywhere, even outside the sample.
+    ledger = (folder / "ledger.jsonl").read_bytes()
     edit(folder / "banks" / left / "bank.json", sealed=True, notices=("nothing to see here",))
+    assert "(ledger.jsonl)" in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
+    (folder / "ledger.jsonl").write_bytes(ledger)
+    assert left in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
     after = f"copy{int(left.removeprefix('copy')) + 1}"
-    assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
     shutil.rmtree(folder / "banks" / after)
     assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
 

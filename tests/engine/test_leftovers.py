@@ -28,7 +28,6 @@ from continual_petl.cli.main import main
 from continual_petl.engine.commands import forget
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_report
-from continual_petl.store.files.sealed import SEAL
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep import sweep
 from tests.engine.every_fault import CAN_FORK, Outcome, outcomes_of
@@ -140,17 +139,17 @@ def left_in(folder: Path) -> dict[str, object]:
         if name.startswith(".lock"):
             continue
         found[name] = "a folder" if path.is_dir() else "a file"
-        if name == "results.jsonl":
-            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        if name == "ledger.jsonl":
+            found[name] = [_timeless(json.loads(line)["line"]) for line in path.read_text().splitlines()]
         elif name == "study.jsonl":
             found[name] = [_timeless(record.model_dump(mode="json")) for record in studies_of(folder).ended()]
-        elif path.is_file() and (name == "stream.yaml" or name.startswith(("banks", "tombstones"))):
+        elif path.is_file() and (name == "stream.yaml" or name.startswith("banks")):
             found[name] = path.read_bytes()
     return found
 
 
 def _timeless(line: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in line.items() if key not in ("seconds", SEAL)}
+    return {key: value for key, value in line.items() if key != "seconds"}
 
 
 def tasks_of(backbone: Path) -> TaskStream:
@@ -197,8 +196,8 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("name", "call", "numbers"),
     [
-        ("forget", "write tombstones/", (None,)),
-        ("run", "fsync results.jsonl", (None,)),
+        ("forget", "write ledger.jsonl", (None,)),
+        ("run", "fsync ledger.jsonl", (None,)),
         ("run", "unlink .progress/.two.PID.old.new/last.ckpt", (None, errno.ENOSPC)),
         ("report", "write report/.index.html", (None,)),
     ],
@@ -226,7 +225,7 @@ def test_outcomes_are_those_of_separate_processes(command: Callable[[str], Comma
 def half_left_in(folder: Path) -> dict[str, bytes | None]:
     """Return all names without process ids, with the bytes of files that contain no times."""
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
-    timeless = {name for name in found if name.startswith(("banks", "tombstones", "stream", ".stream"))}
+    timeless = {name for name in found if name.startswith(("banks", "stream", ".stream"))}
     return {
         without_numbers(name): path.read_bytes() if path.is_file() and name in timeless else None
         for name, path in found.items()

@@ -19,7 +19,7 @@ from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
 from continual_petl.report.figures.scores import flatness
 from continual_petl.report.read_facts import read_facts
-from continual_petl.store.folder.results_file import MeasuredScore, RowLine, read_results
+from continual_petl.store.ledger.lines import MeasuredScore, RowLine
 from continual_petl.store.store import Store
 from tests.engine.test_append import statuses, task_on_disk
 from tests.store.tampering import change_tensors, edit_stream, nudge
@@ -109,7 +109,7 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
 ) -> None:
     assert statuses(Run(copied)) == ["m", "nm", "nnm"]
     assert math.isnan(Run(copied).results.forgetting)
-    before = (copied / "results.jsonl").read_bytes()
+    before = (copied / "ledger.jsonl").read_bytes()
     found = _as_json(capsys, "reevaluate", str(copied))
     assert [(cell["after"], cell["task"]) for cell in found["certified"]] == [
         ("two", "one"),
@@ -121,7 +121,7 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
     assert statuses(run) == ["m", "cm", "ccm"]
     assert all(run.results.R[i, j] == run.results.R[j, j] for i in range(3) for j in range(i))
     assert (run.results.bwt, run.results.forgetting) == (0.0, 0.0)
-    after = (copied / "results.jsonl").read_bytes()
+    after = (copied / "ledger.jsonl").read_bytes()
     assert after.startswith(before)
     assert all(check.ok for check in run.verify())
     # The second time, nothing is missing.
@@ -131,7 +131,7 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
         "nothing was filled in; 3 scores in R (marked c): certified, not measured. Where the data is available" in shown
     )
     assert "every score" not in shown
-    assert (copied / "results.jsonl").read_bytes() == after
+    assert (copied / "ledger.jsonl").read_bytes() == after
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_broken_chain_other_backbone_or_read_only_folder_is_refused(
     copied: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     reevaluate(copied)  # nothing is missing any more, but the folder is refused all the same
-    before = (copied / "results.jsonl").read_bytes()
+    before = (copied / "ledger.jsonl").read_bytes()
     kept = (copied / "stream.yaml").read_bytes()
     other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
@@ -186,12 +186,12 @@ def test_broken_chain_other_backbone_or_read_only_folder_is_refused(
     edit_stream(copied, "remote_code: false", "remote_code: true")
     with pytest.raises(InputError, match=r"key backbone\.remote_code: true"):
         reevaluate(copied)
-    assert (copied / "results.jsonl").read_bytes() == before
+    assert (copied / "ledger.jsonl").read_bytes() == before
 
 
 def test_measured_scores_are_not_replaced(copied: Path) -> None:
     store = Store(copied)
-    lines = [line for line in read_results(store.results_file) if isinstance(line, RowLine)]
+    lines = [line for line in store.results() if isinstance(line, RowLine)]
     cell = lines[-1].cells[0]
     assert (cell.task, cell.status) == ("one", "not measured")
 
@@ -202,7 +202,7 @@ def test_measured_scores_are_not_replaced(copied: Path) -> None:
             cells=(MeasuredScore.model_validate(cell.model_dump() | {"status": status, "value": value}),),
         )
 
-    store.append_results([cell_of("measured", 0.25), cell_of("certified", 0.5), cell_of("not measured", None)])
+    store.append([cell_of("measured", 0.25), cell_of("certified", 0.5), cell_of("not measured", None)])
     assert Run(copied).results.row(2)[0] == 0.25
     assert Run(copied).results.status[2][0] == "measured"
     found = reevaluate(copied)

@@ -22,7 +22,7 @@ from continual_petl.errors import Interrupted, StoreError
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed
 from continual_petl.store.folder.progress import POSITION, half_learned, place_of, read_position, write_position
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from tests.engine.parallel_run import files_of
@@ -66,7 +66,7 @@ def trained_for_long(run: Path) -> None:
 
 
 def trained(run: Path) -> float:
-    return [line.seconds["train"] for line in Store(run).results() if isinstance(line, TaskLine)][-1]
+    return [line.seconds["train"] for line in Store(run).results() if isinstance(line, FinishedLine)][-1]
 
 
 class Heard(StreamCallback):
@@ -120,7 +120,7 @@ def test_stop_between_commit_and_results_keeps_the_time(half: Half, tmp_path: Pa
     learn(half.tasks, run)
     assert LONG < trained(run) < 2 * LONG
     found = files_of(run)
-    # results.jsonl has the task's row twice.
+    # ledger.jsonl has the task's row twice.
     assert all(found[name] == half.whole[name] for name in half.whole if name != "results")
     assert not (run / ONE).exists()
 

@@ -96,9 +96,9 @@ def test_command_learns_only_its_task(backbone_folder: Folder, tmp_path: Path) -
 
 
 def test_learned_task_is_replaced_only_on_purpose(run: Run) -> None:
-    seals = [link.seal for link in run.store.links()]
+    seals = [link.seal for link in run.store.commits()]
     run.learn(task("one"))
-    assert [link.seal for link in run.store.links()] == seals
+    assert [link.seal for link in run.store.commits()] == seals
     other = task("one", training={"epochs": 2})
     with pytest.raises(
         InputError, match=r"already has a task 'one', learned with other settings \(training\).*replace=\['one'\]"

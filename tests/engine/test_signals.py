@@ -26,7 +26,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import SIGNALS, listening
 from continual_petl.engine.task import learn_task
 from continual_petl.errors import Interrupted
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
@@ -115,7 +115,7 @@ def test_signal_in_any_phase_stops_cleanly(
     after = learn(learned.tasks, run)
     assert bank_digests(after) == learned.whole
     assert after.results.forgetting == 0.0
-    assert [line.task for line in after.store.results() if isinstance(line, TaskLine)] == ["one", "two"]
+    assert [line.task for line in after.store.results() if isinstance(line, FinishedLine)] == ["one", "two"]
 
 
 @pytest.mark.slow

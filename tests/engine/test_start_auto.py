@@ -22,9 +22,10 @@ from continual_petl.engine.trainers import KeepSignals
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
 from continual_petl.heads.metric_code import lowest
 from continual_petl.kind_registry import find_kind
-from continual_petl.store.certificate.certificate import Certificate, write_certificate
+from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.values import Start, StartCandidate
 from continual_petl.store.store import Store
+from tests.store.tampering import edit
 from tests.streams_in_code import regression_task, stream, task
 from tests.usual import few
 
@@ -347,9 +348,8 @@ def test_verify_notices_a_parent_with_another_digest(backbone_folder: Folder, fo
     store = Store(folder)
     certificate = store.certificate("new")
     assert certificate.parent is not None
-    forged = certificate.model_copy(update={"parent": certificate.parent.model_copy(update={"digest": "0" * 64})})
-    forged._seal = None
-    write_certificate(store.bank_folder("new") / "bank.json", forged)
+    parent = certificate.parent.model_copy(update={"digest": "0" * 64})
+    edit(store.bank_folder("new") / "bank.json", sealed=True, onwards=True, parent=parent)
     (found,) = [check for check in Run(folder).verify() if check.task == "new"]
     assert any("started from the bank of 'one' with digest 000000000000" in problem for problem in found.problems)
 

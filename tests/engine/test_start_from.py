@@ -151,7 +151,7 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     assert bank_digests(learn(tasks(), folder)) == bank_digests(whole)
     # If the parent was learned again with other settings, the task starts over.
     shutil.rmtree(stopped / "banks" / "one")
-    (stopped / "results.jsonl").unlink()
+    (stopped / "ledger.jsonl").unlink()
     run = learn(tasks(ONE | {"training": {"learning_rate": 0.01}}), stopped, discard_progress=True)
     assert run.store.certificate("two").digest != whole.store.certificate("two").digest
     parent = run.store.certificate("two").parent

@@ -13,7 +13,7 @@ from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
 
 _NAMES = {
-    *("stream.yaml", "backbone.json", "results.jsonl", "signature.json", "bank.json", "bank.safetensors"),
+    *("stream.yaml", "backbone.json", "ledger.jsonl", "signature.json", "bank.json", "bank.safetensors"),
     *("probe.safetensors", "history.json", "router.safetensors"),
 }
 _SEED = {

@@ -51,9 +51,8 @@ class Place:
 
 FILES = {
     "certificate": "banks/one/bank.json",
-    "results": "results.jsonl",
+    "ledger": "ledger.jsonl",
     "pin": "backbone.json",
-    "tombstone": "tombstones/000003.json",
 }
 BANK, PROBE = "banks/one/bank.safetensors", "banks/one/probe.safetensors"
 

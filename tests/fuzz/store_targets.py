@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,23 +22,22 @@ from safetensors.torch import load_file, save
 from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.certificate.chain import broken
 from continual_petl.store.certificate.pinned_backbone import check_files, check_pinned
 from continual_petl.store.files.atomic import json_bytes, line_bytes
 from continual_petl.store.files.reading import parse_json
 from continual_petl.store.files.sealed import SEAL, seal_of
-from continual_petl.store.folder.index import index_file
-from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
 from tests.fuzz.adapter_target import ADAPTER_TARGET
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.hub_target import HUB_TARGET
 from tests.fuzz.request_target import REQUEST_TARGET
 from tests.fuzz.router_targets import ROUTER_TARGETS
-from tests.fuzz.signature_target import SIGNATURE_TARGET
 from tests.fuzz.states_target import STATES_TARGET
 from tests.fuzz.store_place import BANK, FILES, PROBE, VALUES, Place, edited_by, paths_of, the_place
 from tests.fuzz.target import Target
+from tests.house import ROOT
+
+STORES = ROOT / "tests" / "golden" / "stores" / "written"
 
 
 def _raw(name: str) -> Callable[[bytes], None]:
@@ -56,12 +58,13 @@ def _look(place: Place, name: str) -> None:
     store = Run(place.run, session=place.session).store
     match name:
         case "certificate" | "bank":
-            store.link("one")
+            store.certificate("one")
             if name == "bank":
                 store.tensors("one")
             _load(place)
-        case "results":
-            read_results(store.results_file)
+        case "ledger":
+            store.results()
+            _ = store.chain()
             _ = Run(place.run, session=place.session).results.to_json()
         case "pin":
             pinned = store.pinned()
@@ -71,24 +74,53 @@ def _look(place: Place, name: str) -> None:
             check_pinned(store.pin_file, pinned, backbone)
             _ = Run(place.run, session=place.session).growth
         case _:
-            broken(store.chain())
+            raise AssertionError(name)
 
 
-def _index(data: bytes) -> None:
-    """Overwrite the index with the bytes; check that the store still lists what the certificates say."""
-    place = the_place()
-    index_file(place.run).write_bytes(data)
+_OLD = {"results": "results.jsonl", "tombstone": "tombstones/000010.json"}
+"""Files of a run that was written before there were ledgers, in which the target overwrites one."""
+
+
+@cache
+def _old_place() -> Path:
+    return Path(shutil.copytree(STORES / "encoder", Path(tempfile.mkdtemp(prefix="fuzz-old-")) / "run"))
+
+
+def _read_old(name: str, content: bytes) -> None:
+    """Overwrite a file of an old run with the bytes, and read the run."""
+    path, whole = _old_place() / _OLD[name], (STORES / "encoder" / _OLD[name]).read_bytes()
+    path.write_bytes(content)
     try:
-        assert Store(place.run).chain() == Store(place.run, indexed=False).chain()
+        store = Store(_old_place())
+        store.results()
+        assert store.tasks
+        assert [entry.index for entry in store.chain()] == list(range(len(store.chain())))
     finally:
-        index_file(place.run).unlink()
+        path.write_bytes(whole)
 
 
-def _index_seeds() -> list[bytes]:
-    place = the_place()
-    store = Store(place.run, indexed=False)
-    store.note(store.tasks[0])
-    return [index_file(place.run).read_bytes()]
+def _sealed_old(name: str) -> Callable[[bytes], None]:
+    """Return a check that edits a file of an old run, seals it again, and then reads the run."""
+
+    def check(data: bytes) -> None:
+        old = (STORES / "encoder" / _OLD[name]).read_bytes()
+        if name == "tombstone":
+            edited = edited_by(parse_json(old, ""), data)
+            if not isinstance(edited, dict):
+                raise InputError("not an object")
+            _read_old(name, json_bytes({**edited, SEAL: seal_of(edited)}))
+            return
+        lines = edited_by([parse_json(line, "") for line in old.splitlines()], data)
+        if not isinstance(lines, list):
+            raise InputError("not lines")
+        content, before = b"", None
+        for line in lines:
+            body = {k: v for k, v in line.items() if k != SEAL} if isinstance(line, dict) else {"line": line}
+            before = combined_digest({"before": before, "line": body})
+            content += line_bytes({**body, SEAL: before})
+        _read_old(name, content)
+
+    return check
 
 
 def _load(place: Place) -> None:
@@ -106,16 +138,16 @@ def _sealed(name: str) -> Callable[[bytes], None]:
     def check(data: bytes) -> None:
         place = the_place()
         old, path = place.files[FILES[name]], FILES[name]
-        if name == "results":
-            lines = [parse_json(line, "") for line in old.splitlines()]
+        if name == "ledger":
+            lines = [parse_json(line, "")["line"] for line in old.splitlines()]
             edited: Any = edited_by(lines, data)
             if not isinstance(edited, list):
                 raise InputError("not lines")
-            content, before = b"", None
+            content, before = b"", "0" * 64
             for line in edited:
-                body = {k: v for k, v in line.items() if k != SEAL} if isinstance(line, dict) else {"line": line}
-                before = _seal(body, before)
-                content += line_bytes({**body, SEAL: before})
+                body = json.dumps({"before": before, "line": line}).encode()[:-1]
+                before = hashlib.sha256(body).hexdigest()
+                content += body + b', "seal": "' + before.encode() + b'"}\n'
         else:
             edited = edited_by(parse_json(old, ""), data)
             if not isinstance(edited, dict):
@@ -199,8 +231,11 @@ def _edits(file: str) -> Callable[[Random], bytes]:
 @cache
 def _all_paths(file: str) -> list[tuple[Any, ...]]:
     place = the_place()
-    if file == "results":
-        value: Any = [json.loads(line) for line in place.files[FILES[file]].splitlines()]
+    if file in _OLD:
+        old = (STORES / "encoder" / _OLD[file]).read_bytes()
+        value: Any = json.loads(old) if file == "tombstone" else [json.loads(line) for line in old.splitlines()]
+    elif file == "ledger":
+        value = [json.loads(line)["line"] for line in place.files[FILES[file]].splitlines()]
     elif file == "bank":
         tensors = {
             name: {key: [str(t.dtype)[6:], list(t.shape), None] for key, t in load_file(place.run / path).items()}
@@ -224,6 +259,10 @@ def _seeds(name: str) -> Callable[[], list[bytes]]:
     return lambda: [the_place().files[FILES.get(name, BANK)]]
 
 
+def _old_seeds(name: str) -> Callable[[], list[bytes]]:
+    return lambda: [(STORES / "encoder" / _OLD[name]).read_bytes()]
+
+
 STORE_TARGETS = {
     target.name: target
     for target in (
@@ -235,10 +274,18 @@ STORE_TARGETS = {
             Target(f"sealed-{name}", _sealed(name), (InputError, StoreError), _edit_seeds, _edit_tokens, _edits(name))
             for name in FILES
         ),
-        Target("store-index", _index, (), _index_seeds, json_tokens),
+        *(
+            Target(f"store-{name}", partial(_read_old, name), (StoreError,), _old_seeds(name), json_tokens)
+            for name in _OLD
+        ),
+        *(
+            Target(
+                f"sealed-{name}", _sealed_old(name), (InputError, StoreError), _edit_seeds, _edit_tokens, _edits(name)
+            )
+            for name in _OLD
+        ),
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
         STATES_TARGET,
-        SIGNATURE_TARGET,
         REQUEST_TARGET,
         HUB_TARGET,
         ADAPTER_TARGET,

@@ -58,11 +58,7 @@ def make(folder: Path) -> None:
     whole = learn(half_learned(), Path("finished"))
     answers["half"]["finished"] = whole.store.certificate("second").digest
     shutil.rmtree("finished")
-    for stray in [
-        *Path("written").glob("*/.lock"),
-        *Path("written").glob("*/.index.jsonl"),
-        *Path("written").glob("*/logs"),
-    ]:
+    for stray in [*Path("written").glob("*/.lock"), *Path("written").glob("*/logs")]:
         shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
     Path("answers.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
 

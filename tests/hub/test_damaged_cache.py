@@ -37,7 +37,7 @@ def flipped(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "name", ["banks/one/bank.safetensors", "banks/one/bank.json", "stream.yaml", "results.jsonl", "backbone.json"]
+    "name", ["banks/one/bank.safetensors", "banks/one/bank.json", "stream.yaml", "ledger.jsonl", "backbone.json"]
 )
 def test_corrupt_download_does_not_stay(hub: LocalHub, pushed: Run, name: str, tmp_path: Path) -> None:
     mine = tmp_path / "hf" / "hub" / "models--user--other" / "blobs" / ("0" * 40)
@@ -56,8 +56,8 @@ def test_corrupt_download_does_not_stay(hub: LocalHub, pushed: Run, name: str, t
 
 
 def test_shorter_download_does_not_stay(hub: LocalHub, pushed: Run) -> None:
-    hub.served["results.jsonl"] = hub.files("user/run")["results.jsonl"][:-5]
-    with pytest.raises((StoreError, InputError), match=r"results\.jsonl|size"):
+    hub.served["ledger.jsonl"] = hub.files("user/run")["ledger.jsonl"][:-5]
+    with pytest.raises((StoreError, InputError), match=r"ledger\.jsonl|size"):
         Run.from_hub("user/run")
     hub.served.clear()
     assert Run.from_hub("user/run").store.tasks == ["one", "two"]

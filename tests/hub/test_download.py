@@ -49,7 +49,7 @@ def test_commit_is_downloaded_once(hub: LocalHub, pushed: Run, folder: Path) -> 
     hub.asked.clear()
     assert Run("hf://user/run").store.tasks == ["two"]
     assert Run(f"hf://user/run@{commit}").store.tasks == ["one", "two"]
-    assert len(hub.sent("GET", "/resolve/")) == 2  # stream and tombstone; the rest is in the cache
+    assert len(hub.sent("GET", "/resolve/")) == 2  # stream and ledger; the rest is in the cache
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_commit_is_downloaded_once(hub: LocalHub, pushed: Run, folder: Path) -> 
         ("banks/one/probe.safetensors", r"task 'one': .*probe.safetensors"),
         ("banks/two/bank.json", r"bank.json: "),
         ("stream.yaml", r"hf://user/run/stream.yaml: it has changed since it was written"),
-        ("results.jsonl", r"results.jsonl"),
+        ("ledger.jsonl", r"ledger.jsonl"),
     ],
 )
 def test_changed_file_is_refused(hub: LocalHub, pushed: Run, name: str, says: str) -> None:

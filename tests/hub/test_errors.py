@@ -62,7 +62,7 @@ def test_run_that_changes_during_the_download_is_refused(
 
     def changed_afterwards(*given: Any, **named: Any) -> Any:
         found = list(list_tree(*given, **named))
-        hub.change("user/run", {"results.jsonl": b""})
+        hub.change("user/run", {"ledger.jsonl": b""})
         return found
 
     monkeypatch.setattr(HfApi, "list_repo_tree", changed_afterwards)

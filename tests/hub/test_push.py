@@ -16,13 +16,13 @@ from tests.hub.local_hub import LocalHub
 from tests.streams_in_code import stream, task
 
 BANK = ("bank.json", "bank.safetensors", "history.json", "probe.safetensors", "router.safetensors")
-TOP = ("backbone.json", "results.jsonl", "stream.yaml")
+TOP = ("backbone.json", "ledger.jsonl", "stream.yaml")
 IN_RUN = {*TOP, *(f"banks/{name}/{file}" for name in ("one", "two") for file in BANK)}
 
 
 def test_only_what_belongs_to_the_run_is_uploaded(hub: LocalHub, folder: Path) -> None:
     (folder / "logs").mkdir()
-    for name in ("logs/x.csv", ".index.jsonl", "notes.txt", "banks/one/.bank.json.1.new"):
+    for name in ("logs/x.csv", "notes.txt", "banks/one/.bank.json.1.new"):
         (folder / name).write_text("x")
     (folder / ".progress" / "three").mkdir(parents=True)
     done = Run(folder).push("user/run")
@@ -64,7 +64,7 @@ def test_only_new_and_changed_files_are_uploaded(
     assert len(hub.sent("PUT")) == 3  # bank, probe and routing statistics of the new task
     assert set(committed) == {
         "README.md",
-        "results.jsonl",
+        "ledger.jsonl",
         "stream.yaml",
         *(f"banks/three/{file}" for file in BANK),
     }
@@ -108,7 +108,7 @@ def test_forgotten_task_is_removed_and_leaves_a_tombstone(hub: LocalHub, folder:
     forget(folder, "one")
     Run(folder).push("user/run")
     files = {name for name in hub.files("user/run") if limit_of(name) is not None}
-    assert files == {"tombstones/000002.json", *(name for name in IN_RUN if not name.startswith("banks/one/"))}
+    assert files == {name for name in IN_RUN if not name.startswith("banks/one/")}
 
 
 def test_outdated_copy_does_not_bring_back_a_dropped_task(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_another_run_is_never_overwritten(hub: LocalHub, folder: Path, backbone_
         InputError, match=r"holds another run, or this run with more tasks learned or dropped.*hf download"
     ):
         Run(other).push("user/run")
-    hub.change("user/run", {"results.jsonl": hub.files("user/run")["results.jsonl"] + b"{}\n"})
+    hub.change("user/run", {"ledger.jsonl": hub.files("user/run")["ledger.jsonl"] + b"{}\n"})
     with pytest.raises(InputError, match="holds another run, or this run with more tasks learned or dropped"):
         Run(folder).push("user/run")
 
 
 def test_long_results_are_compared_too(hub: LocalHub, folder: Path) -> None:
     Run(folder).push("user/run")
-    hub.repos["user/run"].commits[hub.repos["user/run"].branches["main"][-1]]["results.jsonl"].lfs = True
+    hub.repos["user/run"].commits[hub.repos["user/run"].branches["main"][-1]]["ledger.jsonl"].lfs = True
     Run(folder).push("user/run")
-    hub.repos["user/run"].commits[hub.repos["user/run"].branches["main"][-1]]["results.jsonl"].content = b"x"
+    hub.repos["user/run"].commits[hub.repos["user/run"].branches["main"][-1]]["ledger.jsonl"].content = b"x"
     with pytest.raises(InputError, match="holds another run"):
         Run(folder).push("user/run")
 

@@ -13,7 +13,7 @@ from continual_petl import Run, learn
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.commit import TrainedBank, commit_task
-from continual_petl.store.folder.results_file import MeasuredScore, RowLine, TaskLine
+from continual_petl.store.ledger.lines import FinishedLine, MeasuredScore, RowLine
 from continual_petl.store.verify.probe import make_probe
 from tests.kinds import METRICS
 from tests.small import small
@@ -67,6 +67,6 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
         cell = MeasuredScore(
             task=name, index=number, split="test", metric=plan.metric, value=0.5, num_examples=16, status="measured"
         )
-        done = TaskLine(task=name, index=number, certificate=seal, seconds={"train": 0.1})
-        store.append_results([RowLine(after=name, index=number, cells=(cell,)), done])
+        done = FinishedLine(task=name, index=number, certificate=seal, seconds={"train": 0.1})
+        store.append([RowLine(after=name, index=number, cells=(cell,)), done])
     return run

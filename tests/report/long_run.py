@@ -14,8 +14,7 @@ from pathlib import Path
 
 from continual_petl import learn
 from continual_petl.engine.scoring.result_row import _CHECKED, MEASURE_ALL_UP_TO
-from continual_petl.store.certificate.chain import Link
-from continual_petl.store.folder.results_file import Line, MeasuredScore, RowLine, Status, TaskLine
+from continual_petl.store.ledger.lines import CommitLine, FinishedLine, Line, MeasuredScore, RowLine, Status
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
 from tests.store.fabricated import multiply
@@ -29,27 +28,24 @@ def long_run(folder: Path, backbone: Path, count: int) -> Path:
     learn(stream(backbone, [task("one")]), folder)
     multiply(folder, count)
     store = Store(folder)
-    links, seconds = store.links(), random.Random(0)
+    commits, seconds = store.commits(), random.Random(0)
     known = [line for line in store.results() if isinstance(line, RowLine) or line.task == "one"]
-    store.results_file.unlink()
-    store.append_results(
-        [*known, *(line for number in range(1, count) for line in _lines(store, links, number, seconds))]
-    )
-    store.note(links[-1].task)  # a run also writes an index, which the copies lack
+    store.ledger_file.unlink()
+    store.append([*known, *(line for number in range(1, count) for line in _lines(store, commits, number, seconds))])
     return folder
 
 
-def _lines(store: Store, links: list[Link], number: int, seconds: random.Random) -> list[Line]:
-    """Return the lines that a run appends to results.jsonl after one task."""
-    earlier = [link.task for link in links[:number]]
-    every = number < MEASURE_ALL_UP_TO or number == len(links) - 1
+def _lines(store: Store, commits: list[CommitLine], number: int, seconds: random.Random) -> list[Line]:
+    """Return the lines that a run appends to ledger.jsonl after one task."""
+    earlier = [commit.task for commit in commits[:number]]
+    every = number < MEASURE_ALL_UP_TO or number == len(commits) - 1
     seen = set(earlier) if every else rotating(earlier, number, _CHECKED)
     how: Status = "measured" if number < MEASURE_ALL_UP_TO else "certified"
-    own = links[number]
-    cells = [_cell(store, link, how) for link in links[:number] if link.task in seen]
+    own = commits[number]
+    cells = [_cell(store, commit, how) for commit in commits[:number] if commit.task in seen]
     return [
         RowLine(after=own.task, index=own.index, cells=(*cells, _cell(store, own, "measured"))),
-        TaskLine(
+        FinishedLine(
             task=own.task,
             index=own.index,
             certificate=own.seal,
@@ -59,14 +55,14 @@ def _lines(store: Store, links: list[Link], number: int, seconds: random.Random)
     ]
 
 
-def _cell(store: Store, link: Link, how: Status) -> MeasuredScore:
+def _cell(store: Store, commit: CommitLine, how: Status) -> MeasuredScore:
     # All banks are copies of the first one and have its scores; only its certificate is read.
     certificate = store.certificate("one")
     scores = certificate.scores["test"]
     value = scores.scores[certificate.metric]
     return MeasuredScore(
-        task=link.task,
-        index=link.index,
+        task=commit.task,
+        index=commit.index,
         split="test",
         metric=certificate.metric,
         value=value,

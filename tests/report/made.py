@@ -12,7 +12,7 @@ from torch import Tensor
 
 from continual_petl.report.results import ResultRow, Results
 from continual_petl.report.run_facts import RunFacts, TaskFacts
-from continual_petl.store.folder.results_file import Status
+from continual_petl.store.ledger.lines import Status, commit_of
 
 
 def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:
@@ -29,8 +29,10 @@ def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> t
 def changed(task: TaskFacts, **more: Any) -> TaskFacts:
     """Return a copy of a task with a different certificate, history or check."""
     content = {"certificate": task.certificate, "history": task.history, "check": task.check, **more}
+    certificate = content["certificate"]
+    commit = commit_of(certificate, task.link.file or "", task.link.bytes, task.link.replaces)
     return TaskFacts.of(
-        content["certificate"], content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
+        commit, certificate, content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
     )
 
 

@@ -88,7 +88,7 @@ def test_differences_in_rows_seeds_and_scores_are_reported(
 def test_runs_without_common_tasks_or_without_tasks(facts: RunFacts, learned: Path, tmp_path: Path) -> None:
     run = shutil.copytree(learned, tmp_path / "empty")
     shutil.rmtree(run / "banks")
-    (run / "results.jsonl").unlink()
+    (run / "ledger.jsonl").unlink()
     empty = read_facts(run)
     page = write_comparison(tmp_path / "report", [facts, empty]).read_text("utf-8")
     assert "They have no task in common." in page

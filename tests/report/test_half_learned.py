@@ -50,7 +50,7 @@ def test_partial_curve_is_drawn_like_a_complete_one(stopped: Path, tmp_path: Pat
 def test_partial_curve_is_drawn_before_the_first_commit(stopped: Path, tmp_path: Path) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
     shutil.rmtree(run / "banks")
-    (run / "results.jsonl").unlink()
+    (run / "ledger.jsonl").unlink()
     assert "half-0" in Page(write_report(tmp_path / "report", read_facts(run))).figures
 
 

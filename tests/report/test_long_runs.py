@@ -32,10 +32,10 @@ from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import MAX_TASKS, RunFacts
 from continual_petl.report.write import write_report
-from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from tests.report.long_run import long_run
 from tests.report.made import many, rows_of
 from tests.store.fabricated import multiply
+from tests.store.tampering import edit
 
 Folder = Callable[..., Path]
 LONG = MAX_TASKS + 100
@@ -238,7 +238,7 @@ def test_reread_certificates_must_be_unchanged(learned: Path, tmp_path: Path, mo
     assert (task.certificate, task.history) == (first.certificate, first.history)
     assert task.certificate is not task.certificate or task.history is not task.history, "must be read on each access"
     shutil.rmtree(run / "banks/two")
-    with pytest.raises(StoreError, match="two is missing; the task was never learned in this run, or was forgotten"):
+    with pytest.raises(StoreError, match="task 'two' was learned as entry 1 of the chain, but its bank is missing"):
         found.tasks[1].opened()
 
 
@@ -249,7 +249,7 @@ def test_bank_replaced_during_the_report_is_reported(
     run = shutil.copytree(learned, tmp_path / "run")
     found = Reader(run).read()
     file = run / "banks/two/bank.json"
-    write_certificate(file, read_certificate(file).model_copy(update={"seed": 7}))
+    edit(file, sealed=True, onwards=True, seed=7)
     with pytest.raises(StoreError, match="'two' was replaced by another bank while the report was drawn; draw the"):
         found.tasks[1].opened()
 
@@ -271,7 +271,7 @@ def test_report_grows_slowly_and_has_every_task(backbone_folder: Folder, tmp_pat
         sizes[count] = len(pages[count]), sum(file.stat().st_size for file in files)
         said = words_of(found)
         # The first 20 rows measure all earlier tasks, later rows certify 20 of them, and the last row certifies all.
-        rows = [json.loads(line) for line in (run / "results.jsonl").read_text("utf-8").splitlines()]
+        rows = [json.loads(line)["line"] for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()]
         cells = [cell["status"] for row in rows if row["type"] == "row" for cell in row["cells"]]
         assert f"{cells.count('certified'):,} certified" in said["matrix"]
         assert cells.count("certified") < 21 * count

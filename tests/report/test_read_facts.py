@@ -21,7 +21,7 @@ from continual_petl.report.read_facts import Reader, read_facts
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.folder.progress import Position
-from continual_petl.store.folder.results_file import Status
+from continual_petl.store.ledger.lines import Status
 from continual_petl.store.verify.certificate import check_task
 from tests.report.made import rows_of
 from tests.store.fabricated import Looks, multiply
@@ -38,7 +38,7 @@ def said(facts: RunFacts) -> tuple[str, str]:
 
 def cells(folder: Path) -> dict[tuple[str, str], float]:
     """Return every score by (after, task), parsed from the file without the package."""
-    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    lines = [json.loads(line)["line"] for line in (folder / "ledger.jsonl").read_text().splitlines()]
     return {
         (line["after"], cell["task"]): cell["value"]
         for line in lines
@@ -103,8 +103,8 @@ def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, 
         case "gone":
             shutil.rmtree(bank)
         case "results":
-            content = (run / "results.jsonl").read_bytes()
-            (run / "results.jsonl").write_bytes(content.replace(b'"two"', b'"TWO"', 1))
+            content = (run / "ledger.jsonl").read_bytes()
+            (run / "ledger.jsonl").write_bytes(content.replace(b'"two"', b'"TWO"', 1))
         case "pin":
             (run / "backbone.json").write_bytes(b"{")
         case "predecessor":
@@ -116,7 +116,7 @@ def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, 
     assert "This run does not match its certificates" in text
     assert len(facts.tasks) == (3 if damage in {"certificate", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
-    assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
+    assert {"results": "ledger.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
     # Findings that need no backbone are also reported by `verify`.
     found = {text for check in Run(run).verify() for text in check.problems}
     here = {text for check in facts.others for text in check.problems}
@@ -142,7 +142,7 @@ def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Pa
     assert said(facts) == ("1 task learned, 1 certificate checked, nothing changed.", "good")
     assert math.isnan(facts.after(1)["forgetting"])
     shutil.rmtree(tmp_path / "run/banks")
-    (tmp_path / "run/results.jsonl").unlink()
+    (tmp_path / "run/ledger.jsonl").unlink()
     empty = read_facts(tmp_path / "run")
     assert said(empty) == ("No task has been learned yet.", "warn")
     assert (empty.tasks, empty.growth, empty.steps) == ((), [], ())

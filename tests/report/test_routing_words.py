@@ -8,7 +8,7 @@ import pytest
 
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.store.ledger.lines import RoutedCell
 
 
 def words(facts: RunFacts, correct: int | None, last: int = 2) -> str:

@@ -13,7 +13,7 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import MAX_PROBLEMS, print_report
 from continual_petl.store.certificate.finding import Finding, TaskCheck
-from continual_petl.store.folder.results_file import Status
+from continual_petl.store.ledger.lines import Status
 from tests.report.made import rows_of
 
 

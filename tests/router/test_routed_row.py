@@ -16,7 +16,7 @@ from continual_petl.cli.main import main
 from continual_petl.engine.scoring import routed_row
 from continual_petl.metrics import forgetting_max
 from continual_petl.report.routed_results import SCORES, RoutedResults, routed_results
-from continual_petl.store.folder.results_file import RoutedCell, RowLine
+from continual_petl.store.ledger.lines import RoutedCell, RowLine
 from tests.router.rows import labelled_task, routed_stream, rows_of
 
 Folder = Callable[..., Path]

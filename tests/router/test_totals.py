@@ -98,7 +98,7 @@ def test_forgotten_and_replaced_tasks_leave_nothing_behind(folder: Path, backbon
 def test_only_new_tasks_are_added_to_known_totals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(folder)
     whole, some = totals_of(store), Totals()
-    for link in store.links()[:2]:
+    for link in store.commits()[:2]:
         some.add(link.task, link.seal, read_sums(store, link.task))
     reads = reads_of(store, monkeypatch)
     assert same(totals_of(store, some), whole)

@@ -109,7 +109,7 @@ def test_rereading_the_folder_keeps_certificates(
     before = {name: catalog.certificate(name) for name in catalog.seals}
     learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
     assert catalog.refresh()
-    monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_certificate", None)
+    monkeypatch.setattr("continual_petl.store.folder_reader.read_certificate", None)
     assert all(catalog.certificate(name) is certificate for name, certificate in before.items())
 
 

@@ -23,6 +23,7 @@ from continual_petl import Run, StoreError, learn
 from continual_petl.cli.main import main
 from continual_petl.serve import Client, ServeSettings, make_app
 from continual_petl.store import store as store_module
+from continual_petl.store.store import Store
 from tests.processes import Forked
 from tests.serve.conftest import TASKS, TRAINING, Open
 from tests.serve.test_server import served
@@ -90,7 +91,6 @@ def _on_a_full_disk(words: list[str]) -> int:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_full_disk(own: Path, backbone_folder: Callable[..., Path]) -> None:
-    (own / ".index.jsonl").unlink(missing_ok=True)
     with Forked(partial(_on_a_full_disk, ["serve", str(own), "--port", "0"])) as process:
         with Client(process.stdout.readline().split(" at ")[1].split()[0]) as client:
             assert [record["task"] for record in client.predict([TEXT] * 3, NAMES)] == NAMES
@@ -109,7 +109,6 @@ def test_full_disk(own: Path, backbone_folder: Callable[..., Path]) -> None:
 
 @pytest.mark.slow
 def test_folder_that_cannot_be_written(own: Path) -> None:
-    (own / ".index.jsonl").unlink(missing_ok=True)
     before = sorted(path.relative_to(own) for path in own.rglob("*"))
     folders = [own, *(path for path in own.rglob("*") if path.is_dir())]
     for folder in folders:
@@ -152,12 +151,12 @@ def test_clock_that_is_put_back(own: Path, opened: Open, monkeypatch: pytest.Mon
     assert client.get("/health/ready").status_code == 200
 
 
-def test_replacement_that_was_killed_is_reported_at_once_though_the_clock_was_put_back(
+def test_missing_replacement_is_reported_at_once_though_the_clock_was_put_back(
     own: Path, backbone_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = [task("first", num_rows=24, bank=small("pfeiffer")), *TASKS[1:]]
     learn(stream(backbone_folder(), new, training=TRAINING), own, replace=["first"], progress=False)
-    (own / "banks" / "first").rename(own / "first")  # as if the process had been killed between its two renames
+    Store(own).bank_folder("first").rename(own / "first")
     now = time.time
     slept: list[float] = []
     fake = SimpleNamespace(time=lambda: now() - 3600, monotonic=time.monotonic, sleep=slept.append)

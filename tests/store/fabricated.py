@@ -14,7 +14,7 @@ import pytest
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.certificate import read_certificate, write_certificate
 from continual_petl.store.files import reading
-from continual_petl.store.folder.results_file import TaskLine, append_results
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -22,20 +22,19 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 def multiply(folder: Path, count: int) -> Path:
     """Add copies of the newest bank to a run until it has ``count`` banks. Chain and results stay valid."""
     store = Store(folder)
-    links = store.links()
-    newest = links[-1]
+    commits = store.commits()
+    newest = commits[-1]
     first, certificate = store.bank_folder(newest.task), store.certificate(newest.task)
     seed = load_stream(store.stream_file).seed
-    for number in range(len(links), count):
+    done = []
+    for number in range(len(commits), count):
         there = shutil.copytree(first, store.banks / f"copy{number}") / "bank.json"
         name = f"copy{number}"
         update = {"task": name, "index": number, "predecessor": certificate.seal, "seed": derive_seed(seed, name)}
         write_certificate(there, certificate.model_copy(update=update))
         certificate = read_certificate(there)
-        append_results(
-            store.results_file,
-            [TaskLine(task=certificate.task, index=number, certificate=certificate.seal, seconds={})],
-        )
+        done.append(FinishedLine(task=name, index=number, certificate=certificate.seal, seconds={}))
+    store.append(done)  # after the lines of the new banks, which continue the chain
     return folder
 
 

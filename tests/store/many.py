@@ -71,7 +71,7 @@ def verify(folder: Path, count: int, committed: float) -> None:
         "listed again": time.perf_counter() - begin,
         "before": before * 1024,
         "peak": peak * 1024,
-        "certificates": len(run.store._certificates),
+        "certificates": len(run.store._reader.certificates),
     }
     print(json.dumps(found))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 from continual_petl.errors import StoreError
 from continual_petl.store.files import reading
 from continual_petl.store.files.atomic import make_folder, new_folder
-from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
 from tests.store.tampering import learn_one_more, problems
 
@@ -39,56 +37,11 @@ def test_lock_of_another_process_is_respected(folder: Path, backbone_folder: Fol
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 
 
-def test_torn_last_line_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    lines = [TaskLine(task=f"t{number}", index=number, certificate="0" * 64, seconds={}) for number in range(3)]
-    append_results(path, lines[:2])
-    path.write_bytes(path.read_bytes() + b'{"type": "ta')
-    assert read_results(path) == lines[:2]
-    append_results(path, lines[2:])
-    assert read_results(path) == lines
-    path.write_bytes(b"no\n" + path.read_bytes())
-    with pytest.raises(StoreError, match=r"results\.jsonl:1: not JSON"):
-        read_results(path)
-
-
-def test_line_with_other_bytes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    append_results(path, [TaskLine(task="one", index=0, certificate="0" * 64, seconds={})])
-    path.write_text(json.dumps(json.loads(path.read_bytes()), indent=None, separators=(" , ", ": ")) + "\n")
-    with pytest.raises(StoreError, match=r"results\.jsonl:1: its bytes are not those that were written"):
-        read_results(path)
-
-
 def test_too_long_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"a\n" + b"x" * 8 + b"\nb\n")
     with pytest.raises(StoreError, match="lines:2: the line has more than 8 bytes"):
         list(reading.read_lines(path, max_bytes=8))
-
-
-def test_end_of_file_is_read_completely_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    class Reader(io.BufferedReader):
-        lost = 0
-
-        def read(self, size: int | None = -1, /) -> bytes:
-            found = super().read(size)[self.lost :]
-            sizes.append(len(found))
-            return found
-
-    monkeypatch.setattr(reading, "_TAIL", 8)
-    monkeypatch.setattr(reading, "_opened", lambda path: Reader(io.FileIO(path)))
-    path = tmp_path / "lines"
-    path.write_bytes(b"x" * 1000)
-    with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
-        reading.read_tail(path, max_bytes=8)
-    assert sum(sizes) <= 4 * 8
-    Reader.lost = 1
-    path.write_bytes(b"a\nb\n")
-    with pytest.raises(StoreError, match="it was truncated while being read"):
-        reading.read_tail(path, max_bytes=8)
 
 
 def test_unreadable_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +55,6 @@ def test_unreadable_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "lines"
     path.write_bytes(b"a\n")
     for read in (
-        reading.read_tail,
         lambda path: list(reading.read_lines(path)),
         lambda path: reading.read_file(path, 9),
     ):

@@ -20,7 +20,7 @@ from tests.streams_in_code import stream
 Folder = Callable[..., Path]
 OF_RUN = (
     *("banks/two/bank.safetensors", "banks/two/bank.json", "banks/two/probe.safetensors", "banks/two/history.json"),
-    *("results.jsonl", "backbone.json", "tombstones/000003.json"),
+    *("ledger.jsonl", "backbone.json"),
 )
 OF_BACKBONE = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -111,8 +111,8 @@ def test_eighty_flipped_bits_in_a_backbone_are_detected(place: Place, seed: int)
 
 @pytest.mark.slow
 def test_every_byte_at_the_end_of_the_results_is_protected(place: Place) -> None:
-    draw, size = random.Random(0), place.path("results.jsonl").stat().st_size
-    places = [("results.jsonl", 8 * byte + draw.randrange(8)) for byte in range(size - 100, size)]
+    draw, size = random.Random(0), place.path("ledger.jsonl").stat().st_size
+    places = [("ledger.jsonl", 8 * byte + draw.randrange(8)) for byte in range(size - 100, size)]
     assert slipped(place, iter(places)) == []
 
 

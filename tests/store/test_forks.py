@@ -12,7 +12,6 @@ from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.commands import forget
 from continual_petl.errors import StoreError
-from continual_petl.store.folder.results_file import read_results
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
@@ -21,189 +20,144 @@ from tests.usual import few
 
 Folder = Callable[..., Path]
 MORE = [task(name, num_rows=16) for name in ("four", "five", "six")]
-FORK = "its certificate is entry number 4 of the chain, and so is that of"
+STRAY = "its certificate is entry 3 of a chain, but ledger.jsonl does not name it"
 
 
 @pytest.fixture
-def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Return a run with a fork: its last bank was moved away and put back after other tasks were learned without checks."""
+def merged(folder: Path, backbone_folder: Folder) -> Callable[..., Path]:
+    """Return a run with banks of a copy, in which other tasks were learned at the same positions of the chain."""
 
-    def fork(num_more: int) -> Path:
-        learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
-        away = shutil.move(folder / "banks" / "two", folder.parent / "two")
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "check_complete", lambda _: None)
-            patch.setattr(Store, "problems", lambda _: [])
-            tasks = [TASKS[0], TASKS[2], *MORE[:num_more]]
-            learn(stream(backbone_folder(), tasks, training=QUICK), folder)
-        shutil.move(away, folder / "banks" / "two")
+    def merge(*names: str, drop: str | None = None, num_more: int = 2) -> Path:
+        other = shutil.copytree(folder, folder.parent / "other")
+        learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
+        if drop is not None:
+            forget(folder, drop)
+        left = [known for known in TASKS if known["name"] != drop]
+        if num_more:
+            learn(stream(backbone_folder(), [*left, *MORE[:num_more]], training=QUICK), folder)
+        for name in names:
+            shutil.copytree(other / "banks" / name, folder / "banks" / name)
         return folder
 
-    return fork
+    return merge
+
+
+def settle(folder: Path, backbone_folder: Folder, *names: str) -> None:
+    """Check that nothing is learned until the foreign banks are moved away, one after the other; then learn more."""
+    tasks, before = Store(folder).tasks, bank_digests(Run(folder))
+    for name in names:
+        assert problems(folder).keys() >= {name}
+        with pytest.raises(StoreError, match=r"ledger\.jsonl does not name it"):
+            learn(stream(backbone_folder(), [task("eight", num_rows=16)], training=QUICK), folder)
+        with pytest.raises(StoreError, match=r"ledger\.jsonl does not name it"):
+            forget(folder, "one")
+        shutil.move(folder / "banks" / name, folder.parent / f"moved-{name}")
+    assert problems(folder) == {}
+    assert Store(folder).tasks == tasks
+    learn(stream(backbone_folder(), [task("eight", num_rows=16)], training=QUICK), folder)
+    assert problems(folder) == {}
+    assert Store(folder).tasks == [*tasks, "eight"]
+    assert before.items() <= bank_digests(Run(folder)).items()
 
 
 @pytest.mark.slow
-def test_commit_to_an_occupied_position_is_refused(folder: Path, backbone_folder: Folder) -> None:
+def test_commit_while_the_newest_bank_is_away_is_refused(folder: Path, backbone_folder: Folder) -> None:
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
-    away = shutil.move(folder / "banks" / "two", folder.parent / "two")
-    with pytest.raises(StoreError, match="task 'two' was learned as entry 4 of the chain, but its bank is missing"):
+    away = shutil.move(folder / "banks" / "two@3", folder.parent / "two")
+    with pytest.raises(StoreError, match="task 'two' was learned as entry 3 of the chain, but its bank is missing"):
         learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)
     assert Store(folder).tasks == ["one", "three"]
-    shutil.move(away, folder / "banks" / "two")
+    shutil.move(away, folder / "banks" / "two@3")
     assert problems(folder) == {}
-    assert learn_one_more(backbone_folder(), folder).store.link("four").index == 5
+    assert learn_one_more(backbone_folder(), folder).store.commit("four").index == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", few(["four", "two"]))
-def test_either_side_of_a_fork_can_be_dropped(
-    forked: Callable[[int], Path], backbone_folder: Folder, side: str, capsys: pytest.CaptureFixture[str]
+def test_bank_put_back_after_others_were_learned_keeps_its_place(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = forked(1)
-    before = bank_digests(Run(folder))
-    found = problems(folder)
-    assert found.keys() == {"two", "four"}
-    ways = "the last one first (`continual-petl forget RUN four` or `continual-petl forget RUN two`)"
-    assert all(FORK in problem and ways in problem for problem in found.values())
-    with pytest.raises(StoreError, match=FORK):
-        learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
-    with pytest.raises(StoreError, match=FORK):
-        forget(folder, "one")
-    assert main(["forget", str(folder), side, "--yes"]) == 0
-    (stone,) = [stone for stone in Store(folder).tombstones() if stone.why == "forgotten"]
-    assert (stone.task, stone.index, stone.removed.index, stone.aside) == (side, 5, 4, True)
-    assert main(["verify", str(folder)]) == 0
-    del before[side]
-    assert bank_digests(Run(folder)) == before
-    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
-    assert main(["verify", str(folder)]) == 0
-
-
-@pytest.mark.slow
-def test_side_of_a_fork_is_dropped_from_its_end(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
-    folder = forked(3)
-    assert problems(folder).keys() == {"two", "four"}
-    ways = "the last one first (`continual-petl forget RUN six` or `continual-petl forget RUN two`)"
-    assert ways in problems(folder)["four"]
-    with pytest.raises(StoreError, match=FORK):
-        forget(folder, "four")
-    other = shutil.copytree(folder, folder.parent / "other side")
-    for name in ("six", "five", "four"):
-        forget(other, name)
-    assert problems(other) == {}
-    assert learn(stream(backbone_folder(), [*TASKS, *MORE[:1]], training=QUICK), other).store.tasks[-1] == "four"
-    assert problems(other) == {}
-    forget(folder, "two")
+    """Even without checks, a new bank cannot take the position of one that the ledger names."""
+    away = shutil.move(folder / "banks" / "three", folder.parent / "three")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "check_complete", lambda _: None)
+        patch.setattr(Store, "problems", lambda _: {})
+        learn(stream(backbone_folder(), [*TASKS[:2], *MORE[:1]], training=QUICK), folder)
+    assert problems(folder).keys() == {"three"}
+    shutil.move(away, folder / "banks" / "three")
     assert problems(folder) == {}
-    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "two"
-    assert problems(folder) == {}
-
-
-def test_fork_with_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
-    """Tasks were learned in two copies of a run, which were then merged."""
-    other = shutil.copytree(folder, folder.parent / "other")
-    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
-    learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
-    for name in ("six", "seven"):
-        shutil.move(other / "banks" / name, folder / "banks" / name)
-    # The lines in results.jsonl about the other copy's tasks were not merged.
-    assert problems(folder).keys() == {"four", "five", "six", "seven", "(results.jsonl)"}
-    forget(folder, "seven")
-    assert problems(folder).keys() == {"four", "six", "(results.jsonl)"}
-    with pytest.raises(StoreError, match="entry number 3 of the chain"):
-        forget(folder, "four")
-    forget(folder, "six")
-    assert problems(folder) == {}
-    assert [stone.aside for stone in Store(folder).tombstones()] == [True, True]
+    assert [(commit.task, commit.index) for commit in Store(folder).commits()][2:] == [("three", 2), ("four", 3)]
     assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
     assert problems(folder) == {}
 
 
 @pytest.mark.slow
-def test_missing_side_of_a_fork_can_be_dropped(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
-    folder = forked(1)
-    assert len(read_results(folder / "results.jsonl")) == 10
-    shutil.rmtree(folder / "banks" / "two")
-    found = "'two' was learned as entry 4 of the chain, but its bank is missing, and that entry now belongs to 'four'"
-    assert found in problems(folder)["two"]
-    with pytest.raises(StoreError, match=found):
+@pytest.mark.parametrize("order", few(["six seven", "seven six"]))
+def test_fork_with_two_long_sides(
+    merged: Callable[..., Path], backbone_folder: Folder, order: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tasks were learned in two copies of a run, whose banks were then merged."""
+    folder = merged("six", "seven")
+    assert problems(folder).keys() == {"six", "seven"}
+    assert STRAY in problems(folder)["six"]
+    assert main(["list", str(folder)]) == 1
+    assert "does not name it" in capsys.readouterr().err
+    settle(folder, backbone_folder, *order.split())
+
+
+def test_bank_of_a_copy_is_reported(merged: Callable[..., Path], backbone_folder: Folder) -> None:
+    """Its predecessor, or only its position, is that of another bank."""
+    settle(merged("seven", num_more=1), backbone_folder, "seven")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_more", [0, 1])
+def test_fork_with_a_tombstone_on_one_side(merged: Callable[..., Path], backbone_folder: Folder, num_more: int) -> None:
+    """In one copy of a run a task was dropped; in another copy, two more were learned."""
+    folder = merged("six", "seven", drop="two", num_more=num_more)
+    assert STRAY in problems(folder)["six"]
+    settle(folder, backbone_folder, "seven", "six")
+
+
+@pytest.mark.slow
+def test_ledgers_of_two_copies_cannot_be_joined(folder: Path, backbone_folder: Folder) -> None:
+    """Two processes on machines whose file system has no locks, or a person who joins files, append to the same prefix."""
+    other, start = shutil.copytree(folder, folder.parent / "other"), (folder / "ledger.jsonl").read_bytes()
+    learn(stream(backbone_folder(), [*TASKS, MORE[0]], training=QUICK), folder)
+    learn(stream(backbone_folder(), [*TASKS, MORE[2]], training=QUICK), other)
+    ours = (folder / "ledger.jsonl").read_bytes()
+    theirs = (other / "ledger.jsonl").read_bytes()[len(start) :]
+    shutil.copytree(other / "banks" / "six", folder / "banks" / "six")
+    (folder / "ledger.jsonl").write_bytes(ours + theirs)
+    found = problems(folder)["(ledger.jsonl)"]
+    assert "ledger.jsonl:13: this line does not follow the one before it" in found
+    assert "two processes wrote at once" in found
+    with pytest.raises(StoreError, match="this line does not follow"):
         learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder)
-    forget(folder, "two")
-    assert problems(folder) == {}
-    assert Store(folder).tombstones()[-1].aside
-    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
-    assert problems(folder) == {}
-
-
-def copied(folder: Path, other: Path, *names: str) -> None:
-    for name in names:
-        shutil.copytree(other / "banks" / name, folder / "banks" / name)
-
-
-def settle(folder: Path, *words: str) -> None:
-    """Run the `forget` command with each of these arguments in turn, and check that the chain is whole afterwards."""
-    for word in words:
-        assert main(["forget", str(folder), *word.split(), "--yes"]) == 0
-    assert problems(folder).keys() <= {"(results.jsonl)"}, (
-        "only the copied tasks' lines in results.jsonl may be missing"
-    )
+    (folder / "ledger.jsonl").write_bytes(ours)
+    assert problems(folder).keys() == {"six"}
+    settle(folder, backbone_folder, "six")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "side"),
-    few([("replaced", "ours"), ("forgotten", "theirs"), ("forgotten", "ours"), ("replaced", "theirs")]),
-)
-def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
-    """In one copy of a run, a task was dropped or replaced; in another copy, two more were learned."""
-    other = shutil.copytree(folder, folder.parent / "other")
-    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), other)
-    if how == "forgotten":
-        forget(folder, "two")
-    else:
-        learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
-    copied(folder, other, "four", "five")
-    assert "entry number 3 of the chain" in problems(folder)["four"]
-    ours = ["--entry 3"] if how == "forgotten" else ["two", "--entry 3"]
-    settle(folder, *(["five", "four"] if side == "theirs" else ours))
-    assert (
-        Store(folder).tasks
-        == {
-            ("forgotten", "theirs"): ["one", "three"],
-            ("forgotten", "ours"): ["one", "three", "four", "five"],
-            ("replaced", "theirs"): ["one", "three", "two"],
-            ("replaced", "ours"): ["one", "three", "four", "five"],
-        }[how, side]
-    )
-    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], *MORE], training=QUICK), folder)
-    assert Store(folder).tasks[-1] == "six"
-    assert problems(folder).keys() <= {"(results.jsonl)"}
-
-
-@pytest.mark.slow
-def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    """Of two banks at one position, the one whose predecessor is not in this run has to be dropped."""
-    other = shutil.copytree(folder, folder.parent / "other")
-    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
-    learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
-    copied(folder, other, "seven")
-    assert "the last one first (`continual-petl forget RUN seven`)" in problems(folder)["five"]
-    again = shutil.copytree(folder, folder.parent / "again")
-    settle(folder, "seven")
-    settle(again, "five", "seven")
-    for run in (folder, again):
-        learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), run)
-        assert problems(run) == {}
-
-
-def test_entry_dropped_twice_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    """A tombstone was lost, its task was dropped again, and then the tombstone was restored."""
-    forget(folder, "two")
-    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)
-    (path,) = (folder / "tombstones").iterdir()
-    kept = path.read_bytes()
-    path.unlink()
-    forget(folder, "two")
-    path.write_bytes(kept)
+def test_older_ledger_loses_no_bank(folder: Path, backbone_folder: Folder) -> None:
+    """The ledger of a backup is put back: newer banks, which continue it, are found again."""
+    old = (folder / "ledger.jsonl").read_bytes()
+    before = bank_digests(learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder))
+    (folder / "ledger.jsonl").write_bytes(old)
+    assert bank_digests(Run(folder)) == before
+    assert problems(folder).keys() == {"(ledger.jsonl)"}
+    learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder)
     assert problems(folder) == {}
-    assert [stone.removed.index for stone in Store(folder).tombstones()] == [1, 1]
+    assert before.items() <= bank_digests(Run(folder)).items()
+
+
+def test_dropped_bank_that_is_put_back_stays_dropped(folder: Path, backbone_folder: Folder) -> None:
+    kept = shutil.copytree(folder / "banks" / "two", folder.parent / "two")
+    forget(folder, "two")
+    shutil.copytree(kept, folder / "banks" / "two")
+    assert problems(folder) == {}
+    assert Store(folder).tasks == ["one", "three"]
+    learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
+    assert Store(folder).tasks == ["one", "three", "two"]
+    assert Store(folder).commit("two").index == 4
+    assert problems(folder) == {}

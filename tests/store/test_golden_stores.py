@@ -61,10 +61,14 @@ def check_unchanged(run: Run, name: str) -> None:
     assert [row[: len(expected["R"])] for row in R[: len(expected["R"])]] == expected["R"]
 
 
+OLD = ("results.jsonl", "tombstones")
+"""What run folders had before there were ledgers; what it says is in the ledger that the next command writes."""
+
+
 def files_of(run: Path) -> dict[str, bytes]:
-    """Return the files that no later command may change: banks, certificates and tombstones."""
-    folders = [run / "banks", run / "tombstones"]
-    return {str(file): file.read_bytes() for folder in folders for file in folder.rglob("*") if file.is_file()}
+    """Return the files that no later command may change: banks, certificates, and those that a ledger replaces."""
+    files = [run / OLD[0], *(run / "banks").rglob("*"), *(run / OLD[1]).rglob("*")]
+    return {str(file): file.read_bytes() for file in files if file.is_file()}
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -72,6 +76,7 @@ def test_golden_run_gives_the_same_answers(stores: Path, name: str) -> None:
     before = files_of(stores / "written" / name)
     check_unchanged(Run(Path("written", name)), name)
     assert files_of(stores / "written" / name) == before
+    assert not (stores / "written" / name / "ledger.jsonl").exists(), "reading must not write"
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -82,6 +87,13 @@ def test_golden_run_can_learn_a_task(stores: Path, name: str) -> None:
     assert run.store.tasks[-1] == "new"
     check_unchanged(run, name)
     assert before.items() <= files_of(stores / "written" / name).items()
+    # From now on, the ledger says everything, and the old files are not needed.
+    chain, results = run.store.chain(), run.store.results()
+    (stores / "written" / name / OLD[0]).unlink()
+    shutil.rmtree(stores / "written" / name / OLD[1], ignore_errors=True)
+    again = Run(Path("written", name))
+    assert (again.store.chain(), again.store.results()) == (chain, results)
+    check_unchanged(again, name)
 
 
 def test_golden_unfinished_task_resumes_to_the_same_bank(stores: Path) -> None:

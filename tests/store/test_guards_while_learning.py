@@ -70,9 +70,9 @@ def test_changed_rows_are_not_measured(folder: Path, backbone_folder: Folder) ->
 
 def test_changed_bank_is_detected_without_measuring(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     """The last row of R is missing, the stream contains only the last task, and the first bank was changed meanwhile."""
-    lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
-    assert json.loads(lines[-1])["type"] == "task"
-    (folder / "results.jsonl").write_text("".join(lines[:-1]))
+    lines = (folder / "ledger.jsonl").read_text().splitlines(keepends=True)
+    assert json.loads(lines[-1])["line"]["type"] == "finished"
+    (folder / "ledger.jsonl").write_text("".join(lines[:-1]))
     change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge("head.output.bias"))
     with pytest.raises(ForgettingError, match=r"task 'one'.*head\.output\.bias"):
         learn(stream(backbone_folder(), TASKS[2:], training=QUICK), folder)
@@ -107,7 +107,7 @@ def test_diverged_bank_counts_as_unchanged(
 
 def test_run_without_learned_tasks(folder: Path) -> None:
     shutil.rmtree(folder / "banks")
-    (folder / "results.jsonl").unlink()
+    (folder / "ledger.jsonl").unlink()
     run = Run(folder)
     found = run.results.to_json()
     assert (found["tasks"], found["R"], found["acc"], found["bwt"], found["forgetting"]) == ([], [], None, None, None)

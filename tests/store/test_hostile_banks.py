@@ -21,13 +21,13 @@ from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.plan import build_bank
-from continual_petl.store.certificate.tombstone import read_tombstone
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import SEAL, write_sealed
-from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
+from continual_petl.store.ledger.ledger_file import read_ledger
+from continual_petl.store.ledger.lines import CommitLine, FinishedLine, ForgetLine, Removed
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
-from tests.store.tampering import change_tensors, nudge
+from tests.store.tampering import change_tensors, nudge, reseal, rewrite
 from tests.usual import few
 
 Folder = Callable[..., Path]
@@ -69,6 +69,7 @@ def edit_sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     del content[SEAL]
     change(content)
     write_sealed(path, content)
+    reseal(path, onwards=True)
 
 
 def exchange_probe(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -88,7 +89,7 @@ def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, leng
     path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(body))
 
 
-@pytest.mark.parametrize("file", few([BANK, PROBE, CERTIFICATE, "results.jsonl", "backbone.json"]))
+@pytest.mark.parametrize("file", few([BANK, PROBE, CERTIFICATE, "ledger.jsonl", "backbone.json"]))
 @pytest.mark.parametrize("what", ["link", "pipe", "folder", "sparse"])
 def test_non_file_instead_of_a_file_is_refused(folder: Path, tmp_path: Path, file: str, what: str) -> None:
     path = folder / file
@@ -107,7 +108,7 @@ def test_non_file_instead_of_a_file_is_refused(folder: Path, tmp_path: Path, fil
     assert path.name in told(folder)
 
 
-@pytest.mark.parametrize("place", few(["banks", "tombstones", "banks/one"]))
+@pytest.mark.parametrize("place", few(["banks", "banks/one"]))
 def test_linked_or_replaced_folder_is_refused(folder: Path, tmp_path: Path, place: str) -> None:
     path, elsewhere = folder / place, tmp_path / "elsewhere"
     path.rename(elsewhere) if path.exists() else elsewhere.mkdir()
@@ -237,7 +238,7 @@ def test_resealed_certificates_are_refused(folder: Path, change: Callable[[Any],
         ]
     ),
 )
-@pytest.mark.parametrize("file", few([CERTIFICATE, "results.jsonl", "backbone.json", "tombstones/000009.json"]))
+@pytest.mark.parametrize("file", few([CERTIFICATE, "ledger.jsonl", "backbone.json"]))
 def test_invalid_json_is_refused(folder: Path, file: str, content: bytes) -> None:
     path = folder / file
     path.parent.mkdir(exist_ok=True)
@@ -251,18 +252,27 @@ def test_invalid_json_is_refused(folder: Path, file: str, content: bytes) -> Non
 
 
 def test_task_names_with_paths_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "000001.json"
-    removed = {"index": 0, "seal": "0" * 64, "predecessor": None}
-    for name in ("../one", "/etc", "..", "a/b", "\ud800", "x" * 65):
-        content = {"format_version": 2, "index": 1, "predecessor": "0" * 64, "task": name, "why": "forgotten"}
-        write_sealed(path, {**content, "removed": removed})
-        with pytest.raises(StoreError, match=r"000001\.json: (task|not JSON)"):
-            read_tombstone(path)
-        line = TaskLine.model_construct(type="task", task=name, index=0, certificate="0" * 64, seconds={}, checks={})
-        (tmp_path / "results.jsonl").unlink(missing_ok=True)
-        append_results(tmp_path / "results.jsonl", [line])
-        with pytest.raises(StoreError, match=r"results\.jsonl:1: (task\.task|not JSON)"):
-            read_results(tmp_path / "results.jsonl")
+    seal = "0" * 64
+    for name in ("../one", "/etc", "..", "a/b", "x" * 65):
+        commit = CommitLine.model_construct(
+            type="commit", index=0, predecessor=None, task=name, seal=seal, file=None, replaces=None
+        )
+        done = FinishedLine.model_construct(
+            type="finished", task=name, index=0, certificate=seal, seconds={}, checks={}
+        )
+        dropped = ForgetLine.model_construct(
+            type="forget",
+            index=0,
+            predecessor=None,
+            task=name,
+            seal=seal,
+            why="lost",
+            removed=Removed(index=0, seal=seal),
+        )
+        for line in (commit, dropped, done):
+            rewrite(tmp_path, [line])
+            with pytest.raises(StoreError, match=r"ledger\.jsonl:1: task"):
+                [sealed.parsed() for sealed in read_ledger(tmp_path / "ledger.jsonl")]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.errors import RunInUseError, StoreError
 from continual_petl.store.files import lock
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
@@ -162,7 +162,7 @@ def test_simultaneous_locks_on_a_new_folder(backbone_folder: Folder, tmp_path: P
         assert sorted(map(code_of, children)) == ([0, 0] if wait else [0, 1])
         assert bank_digests(Run(run)) == whole
         assert all(check.ok for check in Run(run).verify(data=True))
-        assert [line.task for line in Store(run).results() if isinstance(line, TaskLine)] == ["one", "two"]
+        assert [line.task for line in Store(run).results() if isinstance(line, FinishedLine)] == ["one", "two"]
 
 
 @pytest.mark.slow

@@ -78,8 +78,8 @@ def test_bank_lost_between_check_and_commit_is_reported(
 def test_bank_restored_during_training_is_not_replaced(folder: Path, backbone_folder: Folder) -> None:
     """A bank is replaced only on request."""
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
-    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # the lines about task three are lost too
+    lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "ledger.jsonl").write_bytes(b"".join(lines[:6]))  # the lines about task three are lost too
 
     class Friend(StreamCallback):
         def on_train_start(self, *_: Any) -> None:

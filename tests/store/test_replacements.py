@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
-from continual_petl.store.certificate.tombstone import write_tombstone
-from continual_petl.store.forget import tombstone_of
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, bank_files, interrupt, problems
@@ -42,7 +39,7 @@ def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder
     assert problems(folder) == {}
     assert [check.ok for check in Run(folder).verify(data=True)] == [True] * 3
     (tombstone,) = run.store.tombstones()
-    assert (tombstone.why, tombstone.index, run.store.link("two").index) == ("replaced", 3, 4)
+    assert (tombstone.why, tombstone.index, run.store.commit("two").index) == ("replaced", 3, 3)
     # Measurements of the old bank are not reported for the new one.
     assert run.results.status[1] == ("measured", "measured", "not measured")
     assert run.results.forgetting == 0.0
@@ -60,28 +57,40 @@ def test_invalid_replace_is_refused(folder: Path, backbone_folder: Folder) -> No
         learn(stream(backbone_folder(), TASKS[1:], training=QUICK), folder, replace=["one"])
 
 
+STEPS = ["before the new bank is there", "before its line is written", "before the old bank is deleted"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("step", few(["the old bank is moved away", "the tombstone is written"]))
-def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbone_folder: Folder, step: str) -> None:
-    before, old = bank_digests(Run(folder)), bank_files(folder, "two")
-    store = Store(folder)
-    write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
-    # Backdate the tombstone: after a recent one, readers wait a while for the new bank.
-    (stone,) = store.tombstone_files()
-    os.utime(stone, (0, 0))
-    if step == "the tombstone is written":
-        assert bank_digests(Run(folder)) == before
-        assert problems(folder) == {}
-    else:
-        store.bank_folder("two").rename(folder / "banks" / ".two.1.old.new")
-        assert "task 'two' was replaced as entry 4 of the chain, but its bank is missing" in problems(folder)["two"]
+@pytest.mark.parametrize("step", few(STEPS))
+def test_killed_replacement_is_finished_by_the_same_command(
+    folder: Path, backbone_folder: Folder, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, old, new = bank_digests(Run(folder)), bank_files(folder, "two"), folder / "banks" / "two@3"
+    append, clean = Store.append, Store.clean
+    with monkeypatch.context() as patch:
+        match STEPS.index(step):
+            case 0:
+                patch.setattr(commit, "write_certificate", lambda *_: interrupt())
+            case 1:
+                patch.setattr(Store, "append", lambda *given: interrupt() if new.exists() else append(*given))
+            case _:
+                patch.setattr(Store, "clean", lambda store: interrupt() if new.exists() else clean(store))
+        with pytest.raises(KeyboardInterrupt):
+            learn(anew(backbone_folder()), folder, replace=["two"])
+    done = step != STEPS[0]
+    assert (bank_digests(Run(folder)) != before) is done
+    assert problems(folder) == {}
     kept = shutil.copytree(folder, folder.parent / "kept")
     assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
+    assert [stone.task for stone in Store(folder).tombstones()] == ["two"]
     assert problems(folder) == {}
-    # Without ``replace``, the old bank is restored, byte for byte.
-    assert bank_digests(learn(stream(backbone_folder(), TASKS, training=QUICK), kept)) == before
-    assert bank_files(kept, "two") == old
+    # Without ``replace``, the run stays in the state in which the kill left it, old or new, byte for byte.
+    after = bank_digests(Run(kept))
+    assert bank_digests(learn(stream(backbone_folder(), TASKS, training=QUICK), kept)) == after
     assert problems(kept) == {}
+    assert sorted(path.name for path in (kept / "banks").iterdir()) == ["one", "three", "two@3" if done else "two"]
+    if not done:
+        assert bank_files(kept, "two") == old
 
 
 @pytest.mark.slow
@@ -99,7 +108,7 @@ def test_failed_replacement_keeps_the_old_bank(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(commit, "new_folder", refuse)
-    with pytest.raises(StoreError, match=r"banks/two: could not be written"):
+    with pytest.raises(StoreError, match=r"banks/two@3: could not be written"):
         learn(anew(backbone_folder()), folder, replace=["two"])
     monkeypatch.undo()
     assert bank_files(folder, "one", "two", "three") == before

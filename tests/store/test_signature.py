@@ -15,9 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
-from continual_petl.store.certificate.certificate import write_certificate
-from continual_petl.store.signature import FILE, check_signature, sign
+from continual_petl.store.ledger.lines import SignatureLine
+from continual_petl.store.signature import CHECK, check_signature, sign
 from continual_petl.store.store import Store
+from tests.store.tampering import edit, lines_of, rewrite
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -71,7 +72,7 @@ def test_signed_run_is_verified_on_the_command_line(
     assert main(["verify", str(folder), "--public-key", public, "--json"]) == 0
     *tasks, signature = json.loads(capsys.readouterr().out)
     assert [check["task"] for check in tasks] == ["one", "two"]
-    assert (signature["task"], signature["how"]) == (f"({FILE})", "signed: the chain up to entry 1")
+    assert (signature["task"], signature["how"]) == (CHECK, "signed: the chain up to entry 1")
     # Without a public key, the signature is not checked.
     assert main(["verify", str(folder)]) == 0
 
@@ -81,9 +82,7 @@ def test_rewritten_chain_is_noticed(folder: Path, keys: tuple[Path, Path]) -> No
     sign(Store(folder), private)
     certificate = Store(folder).certificate("two")
     scores = {"test": certificate.scores["test"].model_copy(update={"scores": {"accuracy": 1.0}})}
-    forged = certificate.model_copy(update={"scores": {**certificate.scores, **scores}})
-    forged._seal = None
-    write_certificate(folder / "banks" / "two" / "bank.json", forged)
+    edit(folder / "banks" / "two" / "bank.json", sealed=True, scores={**certificate.scores, **scores})
     assert "is not in the chain: the chain was rewritten after it was signed" in problem(folder, public)
 
 
@@ -107,11 +106,24 @@ def test_later_entries_are_reported_as_not_signed(
 
 
 def test_every_damaged_byte_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
+    start = (folder / "ledger.jsonl").stat().st_size
     sign(Store(folder), keys[0])
-    content = (folder / FILE).read_bytes()
-    for place in range(0, len(content), 7):
-        (folder / FILE).write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    content = (folder / "ledger.jsonl").read_bytes()
+    for place in range(start, len(content), 7):
+        (folder / "ledger.jsonl").write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         assert problem(folder, keys[1])
+
+
+def test_forged_signature_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
+    """A knowledgeable attacker seals the ledger again."""
+    sign(Store(folder), keys[0])
+    *lines, signature = lines_of(folder)
+    assert isinstance(signature, SignatureLine)
+    for changed in ({"index": 0}, {"entry": "0" * 64}, {"signature": "0" * 128}):
+        rewrite(folder, [*lines, signature.model_copy(update=changed)])
+        assert "was not signed with the private key of" in problem(folder, keys[1])
+    rewrite(folder, lines)
+    assert "the run is not signed" in problem(folder, keys[1])
 
 
 def test_key_inside_the_run_is_refused(folder: Path, keys: tuple[Path, Path]) -> None:
@@ -119,7 +131,7 @@ def test_key_inside_the_run_is_refused(folder: Path, keys: tuple[Path, Path]) ->
     with pytest.raises(InputError, match="it is inside the run folder"):
         sign(Store(folder), inside)
     inside.unlink()
-    assert not (folder / FILE).exists()
+    assert Store(folder).signature() is None
 
 
 def test_encrypted_key_asks_for_its_password(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,12 @@ from continual_petl.engine.commands import forget
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.tombstone import Removed, Tombstone, read_tombstone, write_tombstone
-from continual_petl.store.forget import tombstone_of
+from continual_petl.store.forget import forget_task
+from continual_petl.store.ledger.lines import ForgetLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
-from tests.store.tampering import QUICK, TASKS, bank_files, interrupt, learn_one_more, problems
+from tests.store.tampering import QUICK, TASKS, bank_files, interrupt, learn_one_more, lines_of, problems, rewrite
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -92,7 +92,8 @@ def test_forgetting_what_is_not_learned_is_refused(folder: Path) -> None:
 
 def test_next_writer_finishes_a_kill_after_the_tombstone(folder: Path, backbone_folder: Folder) -> None:
     store = Store(folder)
-    write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "forgotten"))
+    store.append([forget_task(store, "two")])
+    assert (folder / "banks" / "two").is_dir()
     assert Store(folder).tasks == ["one", "three"]
     assert problems(folder) == {}
     tasks = stream(backbone_folder(), [TASKS[0], TASKS[2]], training=QUICK)
@@ -101,7 +102,7 @@ def test_next_writer_finishes_a_kill_after_the_tombstone(folder: Path, backbone_
 
 
 def test_killed_forget_is_finished_by_the_same_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continual_petl.store.store.clean", lambda store: interrupt() if store.tombstones() else None)
+    monkeypatch.setattr("continual_petl.engine.forget.delete_forgotten", lambda *_: interrupt())
     with pytest.raises(KeyboardInterrupt):
         forget(folder, "two")
     monkeypatch.undo()
@@ -117,47 +118,40 @@ def test_killed_forget_is_finished_by_the_same_command(folder: Path, monkeypatch
 def test_removed_changed_or_forged_tombstones_are_detected(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks" / "two", folder.parent / "two")
     forget(folder, "two")
+    newest, whole = (folder / "ledger.jsonl").read_bytes(), lines_of(folder)
     learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
-    stones = folder / "tombstones"
-    (path,) = stones.iterdir()
-    shutil.copytree(folder, folder.parent / "copy")
-    path.unlink()
-    assert problems(folder).keys() == {"three", "four", "two", "(chain)"}
+    path, lines = folder / "ledger.jsonl", (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (number,) = [n for n, line in enumerate(lines_of(folder)) if isinstance(line, ForgetLine)]
+    # Its line is removed, with and without the bank.
+    path.write_bytes(b"".join([*lines[:number], *lines[number + 1 :]]))
+    assert f"ledger.jsonl:{number + 1}: this line does not follow" in problems(folder)["(ledger.jsonl)"]
     shutil.copytree(kept, folder / "banks" / "two")
-    # The bank is restored, but the next entry names its tombstone as predecessor.
-    assert problems(folder).keys() == {"four", "(chain)"}
-
-    other = folder.parent / "copy"
-    stone = read_tombstone(other / "tombstones" / path.name)
-    write_tombstone(other / "tombstones", stone.model_copy(update={"task": "three", "_seal": None}))
-    found = problems(other)
-    assert "a different predecessor" in found["four"]
-    (other / "tombstones" / path.name).write_bytes(path.name.encode())
-    assert "(tombstones/000003.json)" in problems(other)
-    (other / "tombstones" / path.name).rename(other / "tombstones" / "000009.json")
-    assert "(tombstones/000009.json)" in problems(other)
-
-
-def test_renamed_or_invalid_tombstone_is_detected(tmp_path: Path) -> None:
-    removed = Removed(index=0, seal="0" * 64, predecessor=None)
-    stone = Tombstone(index=1, predecessor="0" * 64, task="one", why="forgotten", removed=removed)
-    write_tombstone(tmp_path, stone)
-    path = (tmp_path / "000001.json").rename(tmp_path / "000002.json")
-    with pytest.raises(StoreError, match=r"000002\.json: this is the tombstone at position 1 .* a file was renamed"):
-        read_tombstone(path)
-    for unknown in ({"task": None}, {"removed": removed.model_copy(update={"seal": None})}):
-        write_tombstone(tmp_path, stone.model_copy(update=unknown))
-        with pytest.raises(StoreError, match=r"000001\.json: .*only a lost entry may lack them"):
-            read_tombstone(tmp_path / "000001.json")
-        write_tombstone(tmp_path, stone.model_copy(update={**unknown, "why": "lost"}))
-        assert read_tombstone(tmp_path / "000001.json").why == "lost"
-    with pytest.raises(StoreError, match=r"000003\.json: missing; a tombstone was removed"):
-        read_tombstone(tmp_path / "000003.json")
+    assert "(ledger.jsonl)" in problems(folder)
+    shutil.rmtree(folder / "banks" / "two")
+    # It is restored.
+    path.write_bytes(b"".join(lines))
+    assert problems(folder) == {}
+    # All lines are sealed again without it, or with another task in it.
+    rewrite(folder, [line for line in lines_of(folder) if not isinstance(line, ForgetLine)])
+    assert "names the predecessor" in problems(folder)["(ledger.jsonl)"]
+    path.write_bytes(b"".join(lines))
+    forged = [
+        line.model_copy(update={"task": "three"}) if isinstance(line, ForgetLine) else line for line in lines_of(folder)
+    ]
+    rewrite(folder, forged)
+    assert "it drops a bank of task 'three' that is not there" in problems(folder)["(ledger.jsonl)"]
+    # As the newest line, it is removed, and the bank is missing.
+    shutil.rmtree(folder / "banks" / "four")
+    path.write_bytes(b"".join(newest.splitlines(keepends=True)[:-1]))
+    assert "task 'two' was learned as entry 1 of the chain, but its bank is missing" in problems(folder)["two"]
+    path.write_bytes(newest)
+    assert problems(folder) == {}
+    assert lines_of(folder) == whole
 
 
 def test_forget_on_a_broken_chain_is_refused(folder: Path) -> None:
     shutil.rmtree(folder / "banks" / "one")
-    with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
+    with pytest.raises(StoreError, match="task 'one' was learned as entry 0 of the chain, but its bank is missing"):
         forget(folder, "three")
     assert Store(folder).tasks == ["two", "three"]
     assert Store(folder).tombstones() == []

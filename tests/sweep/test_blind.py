@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl import InputError, NoForgetting, TaskStream, learn
 from continual_petl.cli.commands.sweep import show
-from continual_petl.store.folder.results_file import RowLine
+from continual_petl.store.ledger.lines import RowLine
 from continual_petl.streams.preparation import prepare
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.sweep import runner, sweep

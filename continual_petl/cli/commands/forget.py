@@ -1,9 +1,8 @@
 """Deliberately drop one task from a run; this is recorded, and no other task is touched.
 
 The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
-distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
-in the same way; until then, no task can be learned. On a terminal, the command asks before it deletes anything; elsewhere,
-it needs --yes.
+distinguish a dropped task from a lost one. A task whose bank is missing is dropped in the same way; until then, no task can
+be learned. On a terminal, the command asks before it deletes anything; elsewhere, it needs --yes.
 
 examples:
   continual-petl forget runs/mine agnews
@@ -59,7 +58,7 @@ def _exists(arguments: argparse.Namespace) -> bool:
     store = open_store(arguments.run)
     if arguments.entry is not None:
         return True
-    return arguments.task in {*store.tasks, *half_learned(store), *(entry.task for entry in store.missing())}
+    return arguments.task in {*store.tasks, *half_learned(store), *store.missing()}
 
 
 def confirm(what: str, *, yes: bool) -> None:

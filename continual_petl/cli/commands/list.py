@@ -7,7 +7,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
@@ -27,13 +27,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     from continual_petl.cli._console import out, print_json, say
+    from continual_petl.errors import StoreError
     from continual_petl.hub.open_anywhere import open_anywhere
     from continual_petl.report.inventory import listed
     from continual_petl.report.task_lines import NOTHING_YET, list_lines, task_table
 
     store = open_anywhere(arguments.run)
-    # Certificates are read and checked one by one; if a run in progress changes the folder, they are read again.
-    tasks, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
+
+    # Certificates are only compared with the ledger, which has all that is listed.
+    def read() -> tuple[list[dict[str, Any]], list[str]]:
+        if problems := [text for name, text in store.problems().items() if name not in store.missing()]:
+            raise StoreError(problems[0])
+        return listed(store), [] if arguments.json else _half(store)
+
+    tasks, half = store.consistently(read)
     if arguments.json:
         print_json(tasks)
         return 0
@@ -48,7 +55,7 @@ def _half(store: Store) -> list[str]:
     """Return the lines about half-learned tasks."""
     from continual_petl.report.task_lines import half_learned_line, half_replaced_line
     from continual_petl.store.folder.progress import half_learned
-    from continual_petl.store.folder.results_file import TaskLine, each_result
+    from continual_petl.store.ledger.lines import FinishedLine
 
     half, lines = half_learned(store), []
     if left := {task: position for task, position in half.items() if not store.has(task)}:
@@ -56,8 +63,8 @@ def _half(store: Store) -> list[str]:
     if half:
         # A learned task keeps its progress folder until its row of R is written, so the folder alone does not mean that the
         # task is being replaced.
-        done = {(line.task, line.index) for line in each_result(store.results_file) if isinstance(line, TaskLine)}
-        again = {task: at for task, at in half.items() if store.has(task) and (task, store.link(task).index) in done}
+        done = {(line.task, line.index) for line in store.each_result() if isinstance(line, FinishedLine)}
+        again = {task: at for task, at in half.items() if store.has(task) and (task, store.commit(task).index) in done}
         if again:
             lines.append(half_replaced_line(again))
     return lines

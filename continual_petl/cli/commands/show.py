@@ -15,7 +15,7 @@ from continual_petl.cli.commands.list import execute as list_tasks
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 if TYPE_CHECKING:
-    from continual_petl.store.folder.results_file import TaskLine
+    from continual_petl.store.ledger.lines import FinishedLine
     from continual_petl.store.store import Store
 
 PLACE = 330
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return _list(arguments, store, overrides)
     check_learned(store, task)
     certificate, history = store.certificate(task), store.history(task)
-    num_bytes, line = store.num_bytes(task), _line(store, task, certificate.index)
+    num_bytes, line = store.commit(task).bytes, _line(store, task, certificate.index)
     seconds, exports = (dict(line.seconds), line.exports) if line is not None else ({}, None)
     if arguments.json:
         known = {"seal": certificate.seal, "history": history.model_dump(mode="json"), "bytes": num_bytes}
@@ -67,12 +67,12 @@ def _suggest(what: str, *words: str) -> None:
     say(f"{what} with: {shlex.join(['continual-petl', *words])}")
 
 
-def _line(store: Store, task: str, index: int) -> TaskLine | None:
+def _line(store: Store, task: str, index: int) -> FinishedLine | None:
     """Return the line that was written when the task was finished."""
-    from continual_petl.store.folder.results_file import TaskLine
+    from continual_petl.store.ledger.lines import FinishedLine
 
     matching = None
     for line in store.results():
-        if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):
+        if isinstance(line, FinishedLine) and line.task == task and line.index in (index, None):
             matching = line
     return matching

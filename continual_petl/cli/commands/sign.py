@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     from continual_petl.cli._console import print_json, say
     from continual_petl.store.open_run import open_store
-    from continual_petl.store.signature import FILE, sign
+    from continual_petl.store.signature import sign
 
     store = open_store(arguments.run)
     with store.lock(wait=False):
@@ -41,6 +41,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(signature.model_dump(mode="json"))
     else:
-        line = f"signed entry {signature.index} of the chain, seal {signature.entry}: {store.folder / FILE}"
+        line = f"signed entry {signature.index} of the chain, seal {signature.entry}: {store.ledger_file}"
         say(line)
     return 0

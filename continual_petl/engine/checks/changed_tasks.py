@@ -30,7 +30,7 @@ def check_replaced(session: Session, tasks: Collection[str]) -> None:
 
 def check_not_shared(store: Store, task: str, what: str) -> None:
     """Reject a change to a shared bank that would affect other tasks' predictions, which use the newest shared bank."""
-    shared = [link.task for link in store.links() if link.shared]
+    shared = [commit.task for commit in store.commits() if commit.shared]
     if task in shared and len(shared) > 1 and (what == "replaced" or task == shared[-1]):
         others = ", ".join(repr(name) for name in shared if name != task)
         raise InputError(

@@ -38,7 +38,7 @@ from continual_petl.errors import (
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.commit import TrainedBank, commit_task
-from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe_file import certified_probe
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -156,8 +156,8 @@ def stage(store: Store, learned: TrainedBank) -> None:
     staged = _staged(store, task)
     shutil.rmtree(staged.folder, ignore_errors=True)
     commit_task(staged, learned, run=store)
-    seal, seconds = staged.link(task).seal, dict(learned.seconds)
-    staged.append_results([TaskLine(task=task, index=0, certificate=seal, seconds=seconds)])
+    seal, seconds = staged.commit(task).seal, dict(learned.seconds)
+    staged.append([FinishedLine(task=task, index=0, certificate=seal, seconds=seconds)])
 
 
 def commit_staged(session: Session, task: TaskSpec, lost: tuple[str, ...]) -> dict[str, float]:
@@ -190,7 +190,7 @@ def commit_staged(session: Session, task: TaskSpec, lost: tuple[str, ...]) -> di
         return learn_task(session, task)
     probe, _ = certified_probe(staged, task.name)
     notify_start(session, task.name, (*certificate.notices, *lost))
-    seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
+    seconds = next(line.seconds for line in staged.results() if isinstance(line, FinishedLine))
     learned = TrainedBank(
         plan=certificate,
         reads=certificate.reads,

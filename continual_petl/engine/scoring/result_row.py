@@ -11,9 +11,8 @@ from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.errors import ForgettingError, InputError, named_tasks
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.results_file import MeasuredScore, RowLine, Status, cell_of
+from continual_petl.store.ledger.lines import CommitLine, MeasuredScore, RowLine, Status, cell_of
 from continual_petl.store.verify.certificate import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
@@ -59,14 +58,14 @@ def measure_row(session: Session, after: str) -> Row:
         Interrupted: between two cells, if a stop was requested.
     """
     store = session.store
-    links = store.links()
-    index = [link.task for link in links].index(after)
+    commits = store.commits()
+    index = [commit.task for commit in commits].index(after)
     cells: list[MeasuredScore] = []
     gone: dict[str, str] = {}
     checks: dict[str, TaskCheck] = {}
-    measured, certified = _choose(session, after, links[:index])
-    for link in links[: index + 1]:
-        task = link.task
+    measured, certified = _choose(session, after, commits[:index])
+    for commit in commits[: index + 1]:
+        task = commit.task
         if task != after and task not in measured | certified:
             continue
         session.request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
@@ -78,7 +77,7 @@ def measure_row(session: Session, after: str) -> Row:
             except _NotMeasurable as error:
                 gone[task] = str(error)
                 # A shared bank differs from its certificate, and with evaluate: all no certificate replaces a measurement.
-                if session.spec.evaluate != "all" and not link.shared:
+                if session.spec.evaluate != "all" and not commit.shared:
                     certified.add(task)
         if task in certified:
             checks[task] = check_task(store, task, session.models.backbone_of(task))
@@ -102,7 +101,7 @@ def measure_row(session: Session, after: str) -> Row:
         *_not_measured_again(left, _NO_CERTIFIED),
         *low,
     ]
-    return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
+    return Row(RowLine(after=after, index=commits[index].index, cells=tuple(cells), routed=routed), notices, checks)
 
 
 def _not_measured_again(why: dict[str, str], instead: str) -> list[str]:
@@ -118,16 +117,16 @@ def _not_measured_again(why: dict[str, str], instead: str) -> list[str]:
     return [f"{said}: {'; '.join(each[:_NAMED] + more)}. {instead}"]
 
 
-def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
+def _choose(session: Session, after: str, earlier: list[CommitLine]) -> tuple[set[str], set[str]]:
     """Return which earlier tasks to measure and which to certify."""
     policy = session.spec.evaluate
     # A shared bank has changed, so scores of its tasks can be measured but not certified.
-    shared = {link.task for link in earlier if link.shared}
-    own = [link.task for link in earlier if not link.shared]
+    shared = {commit.task for commit in earlier if commit.shared}
+    own = [commit.task for commit in earlier if not commit.shared]
     if policy == "auto":
         policy = "all" if len(earlier) < MEASURE_ALL_UP_TO else "certified"
     if policy == "all":
-        return {link.task for link in earlier}, set()
+        return {commit.task for commit in earlier}, set()
     generator = torch.Generator().manual_seed(derive_seed(session.spec.seed, after, "row"))
     num_measured = _SAMPLE if policy == "sample" else 0
     measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}

@@ -22,7 +22,7 @@ from continual_petl.predictor.records import Row
 from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder
 from continual_petl.router.task_sums import drawn_rows
 from continual_petl.store.certificate.certificate import ROUTER, Certificate
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.store.ledger.lines import RoutedCell
 from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
@@ -107,7 +107,7 @@ def _cell(session: Session, finder: TaskFinder, certificate: Certificate, rows: 
     chosen = Counter(route.task for route in routes)
     return RoutedCell(
         task=certificate.task,
-        index=session.store.link(certificate.task).index,
+        index=session.store.commit(certificate.task).index,
         split=certificate.counted_split,
         num_examples=len(routes),
         chosen=dict(sorted(chosen.items(), key=lambda item: (-item[1], item[0]))),

@@ -24,7 +24,7 @@ from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.files.atomic import remove_folder
 from continual_petl.store.folder.progress import seconds_so_far
-from continual_petl.store.folder.results_file import MeasuredScore, RowLine, TaskLine, measured_rows, unfinished
+from continual_petl.store.ledger.lines import FinishedLine, MeasuredScore, RowLine, measured_rows, unfinished
 from continual_petl.store.verify.certificate import check_task, rotating
 
 
@@ -35,8 +35,8 @@ def finish_committed(session: Session, *, num_more: int) -> None:
         session: the run.
         num_more: number of tasks that will be learned after these.
     """
-    links, lines = session.store.links(), session.store.results()
-    committed, rows = unfinished(links, lines), measured_rows(links, lines)
+    commits, lines = session.store.commits(), session.store.results()
+    committed, rows = unfinished(commits, lines), measured_rows(commits, lines)
     session.num_new = len(committed) + num_more
     for name in committed:
         trained = seconds_so_far(session.store.progress_folder(name))
@@ -50,7 +50,7 @@ def finish_task(session: Session, task: str, seconds: dict[str, float], row: Row
         session: the run.
         task: the committed task.
         seconds: the time spent so far, by phase.
-        row: the task's row, if results.jsonl already has it because an earlier run ended before the task was finished. It is
+        row: the task's row, if ledger.jsonl already has it because an earlier run ended before the task was finished. It is
             measured again, since the gate or a callback may have rejected it, but written again only if it differs.
 
     Raises:
@@ -62,7 +62,7 @@ def finish_task(session: Session, task: str, seconds: dict[str, float], row: Row
     start = time.perf_counter()
     new = measure_row(session, task)
     if new.line != row:
-        store.append_results([new.line])
+        store.append([new.line])
     measured = time.perf_counter()
     checks, num_checks = pass_gate(session, task, new)
     learned = WatchedTask(
@@ -79,7 +79,7 @@ def finish_task(session: Session, task: str, seconds: dict[str, float], row: Row
         callback.on_task_end(session.watched, learned)
     # The folder is removed only now: it holds the training time, which would be lost if the run ended before this point.
     remove_folder(store.progress_folder(task))
-    store.append_results([_done(session, learned)])
+    store.append([_done(session, learned)])
     keep_totals(store)
     known = set(store.tasks)
     left = next((spec.name for spec in session.spec.tasks if spec.name not in known), None)
@@ -88,15 +88,15 @@ def finish_task(session: Session, task: str, seconds: dict[str, float], row: Row
     request.stop_here(f"before task {left!r}")
 
 
-def _done(session: Session, learned: WatchedTask) -> TaskLine:
+def _done(session: Session, learned: WatchedTask) -> FinishedLine:
     """Return the line that marks a task as done."""
     store, models, task = session.store, session.models, learned.name
-    link, certificate = store.link(task), store.certificate(task)
+    commit, certificate = store.commit(task), store.certificate(task)
     choice, backbone = certificate.start, models.backbone_of(task)
-    return TaskLine(
+    return FinishedLine(
         task=task,
-        index=link.index,
-        certificate=link.seal,
+        index=commit.index,
+        certificate=commit.seal,
         seconds=dict(learned.seconds),
         checks=dict(learned.num_checks),
         gain=None if choice is None else choice.gain,
@@ -130,9 +130,9 @@ def pass_gate(session: Session, task: str, row: Row) -> tuple[tuple[TaskCheck, .
     gates = [callback for callback in session.callbacks if isinstance(callback, NoForgetting)] or [NoForgetting()]
     policy: Policy = max((gate.policy for gate in gates), key=get_args(Policy).index)
     if problems := store.problems():
-        raise ForgettingError(" ".join(problems))
+        raise ForgettingError(" ".join(problems.values()))
     index = store.tasks.index(task)
-    earlier = [link.task for link in store.links()[:index] if not link.shared]
+    earlier = [commit.task for commit in store.commits()[:index] if not commit.shared]
     chosen = set(earlier) if policy == "full" else rotating(earlier, index, max(gate.limit for gate in gates))
     in_memory = models.learner(models.backbone_of(task).precision).plans
     if policy == "probe":

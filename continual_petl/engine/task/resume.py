@@ -139,7 +139,7 @@ def deciding(run: TaskRun, cached: str) -> dict[str, str]:
 def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
     """Return the banks that this bank starts from; with ``auto``, all earlier banks, since it may start from any of them."""
     if plan.bank.start_from == AUTO:
-        return {"the earlier banks": [link.seal for link in session.store.links() if link.task != plan.name]}
+        return {"the earlier banks": [commit.seal for commit in session.store.commits() if commit.task != plan.name]}
     parents = [parent.model_dump(mode="json") for parent in parents_of(session, plan)]
     return {"the bank it starts from": parents[0] if len(parents) == 1 else parents} if parents else {}
 
@@ -233,7 +233,7 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
         if known is None or known.settings != settings:
             known = _Begun(settings=settings, after=0 if newest is None else newest.index)
         begun[task] = known
-        if store.link(task).index <= known.after or not _is_as_asked(session, task, pending):
+        if store.commit(task).index <= known.after or not _is_as_asked(session, task, pending):
             pending.add(task)
     write_record(path, _File(tasks=begun))
     return pending, tuple(

@@ -34,8 +34,8 @@ def verify_digests(
         task: a learned task; None means all, and the files that belong to no task.
         progress: see `OnProgress`.
     """
-    fresh, seeds = Store(store.folder, indexed=False), set[bool]()
-    survey = Inspection(fresh, rows=False)
+    fresh, seeds = Store(store.folder), set[bool]()
+    survey = Inspection(fresh)
 
     def checked(name: str) -> TaskCheck:
         try:
@@ -45,17 +45,17 @@ def verify_digests(
         return check_task(fresh, name, None, probe=False)
 
     def checks() -> Iterator[TaskCheck]:
-        for number, link in enumerate(links, 1):
-            check = fresh.consistently(partial(checked, link.task), link.task)
+        for number, commit in enumerate(commits, 1):
+            check = fresh.consistently(partial(checked, commit.task), commit.task)
             if progress is not None:
-                progress(number, len(links))
+                progress(number, len(commits))
             yield check
 
     yield from survey.failed_checks(task)
-    links = [link for link in survey.links if task in (None, link.task)]
-    yield from survey.verdicts(links, checks())
+    commits = [commit for commit in survey.commits if task in (None, commit.task)]
+    yield from survey.verdicts(commits, checks())
     if task is None:
-        yield from survey.lost()
+        yield from survey.unfinished()
         yield from survey.with_seed(survey.pinned()[1], seed, differs=False in seeds)
 
 

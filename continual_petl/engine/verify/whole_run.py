@@ -50,7 +50,7 @@ def verify_run(
         task: a learned task; None means all, and the files that belong to no task.
         data: whether to also predict the test rows again.
         limit: check at most this many certificates: those of the newest tasks and, in rotation, of some other tasks. The
-            chain and the files that belong to no task are always checked, using the index. None means all certificates.
+            ledger and the files that belong to no task are always checked. None means all certificates.
         jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that copy is
             checked, in this process alone.
         progress: called with the number of certificates checked so far and the total.
@@ -60,30 +60,23 @@ def verify_run(
     """
     session.models.check_code()
     session.models.forget_digest()
-    few = limit is None or _num_banks(session.store) <= limit
-    checker = Checker(session, indexed=not few, data=data)
+    checker = Checker(session, data=data)
     survey = Inspection(checker.store)
     yield from survey.failed_checks(task)
-    tasks = [link.task for link in survey.links]
+    tasks = [commit.task for commit in survey.commits]
     _check_jobs(jobs := 1 if session.models.backbones else jobs)
-    chosen = set(tasks) if few else rotating(tasks, len(tasks) + 1, limit or 0) | survey.out_of_place
-    links = [link for link in survey.links if link.task in chosen and task in (None, link.task)]
-    chunks = [links[start : start + _AT_A_TIME] for start in range(0, len(links), _AT_A_TIME)]
-    asked = [[(link.task, link.task not in survey.broken) for link in chunk] for chunk in chunks]
-    yield from survey.verdicts(links, _checked(checker, asked, jobs, progress or (lambda done, total: None)))
+    chosen = set(tasks) if limit is None or len(tasks) <= limit else rotating(tasks, len(tasks) + 1, limit)
+    commits = [commit for commit in survey.commits if commit.task in chosen and task in (None, commit.task)]
+    chunks = [commits[start : start + _AT_A_TIME] for start in range(0, len(commits), _AT_A_TIME)]
+    asked = [[commit.task for commit in chunk] for chunk in chunks]
+    yield from survey.verdicts(commits, _checked(checker, asked, jobs, progress or (lambda done, total: None)))
     if task is None:
-        yield from survey.lost()
+        yield from survey.unfinished()
         yield from _of_no_task(session, checker, survey)
 
 
-def _num_banks(store: Store) -> int:
-    with suppress(StoreError):  # reported when the folder is read
-        return len(store.names())
-    return 0
-
-
 def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Iterator[TaskCheck]:
-    """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
+    """Yield the failed checks that belong to no task: the pin, the stream file, the backbone's files."""
     pinned, wrong = survey.pinned()
     wrong = [_of_stream(session, checker, survey, check) if check.task == "(stream.yaml)" else check for check in wrong]
     yield from survey.with_seed(wrong, session.spec.seed, differs=checker.other_seed)
@@ -95,7 +88,7 @@ def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Itera
 
 def _of_stream(session: Session, checker: Checker, survey: Inspection, check: TaskCheck) -> TaskCheck:
     """Add to a failed check of stream.yaml how the file differs from the certificates."""
-    spec, tasks = session.spec, [link.task for link in survey.links]
+    spec, tasks = session.spec, [commit.task for commit in survey.commits]
     differences = []
     with suppress(InputError, StoreError):
         if other_seeds(checker.store, spec.seed, tasks):
@@ -111,8 +104,8 @@ def _of_stream(session: Session, checker: Checker, survey: Inspection, check: Ta
 _AT_A_TIME = 8
 _WORTH_S = 30.0
 """Other processes are started only if the remaining checks would take this process alone longer than this, in seconds."""
-_Chunk = list[tuple[str, bool]]
-"""Names of tasks, each with whether its certificate continues the chain."""
+_Chunk = list[str]
+"""Names of tasks."""
 
 
 def _checked(checker: Checker, chunks: list[_Chunk], jobs: int | None, progress: OnProgress) -> list[TaskCheck]:
@@ -212,7 +205,6 @@ class Order(ProcessSettings):
 
     consent: bool
     """Whether the remote code that comes with a backbone may be executed if the run asks for it."""
-    indexed: bool
     data: bool
     """Whether test rows are predicted again."""
     share: int
@@ -222,7 +214,7 @@ class Order(ProcessSettings):
     def opened(self, signals: tuple[int, ...]) -> Callable[[_Chunk], tuple[list[TaskCheck], bool]]:
         self.enter("run", ".")
         session = Session(self.spec, Store(Path(self.folder)), consent=self.consent)
-        checker = Checker(session, indexed=self.indexed, data=self.data)
+        checker = Checker(session, data=self.data)
         checker.share = self.share
         return lambda chunk: (checker.check_all(chunk), checker.other_seed)
 
@@ -232,14 +224,13 @@ class Checker:
 
     Args:
         session: the run.
-        indexed: whether the index may be used.
         data: whether to also predict the test rows again.
     """
 
-    def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
-        self._session, self._indexed, self._data = session, indexed, data
-        # A store with empty caches: everything is read from disk, every certificate included if the index is not used.
-        self.store = Store(session.store.folder, indexed=indexed)
+    def __init__(self, session: Session, *, data: bool) -> None:
+        self._session, self._data = session, data
+        # A store with empty caches: everything is read from disk.
+        self.store = Store(session.store.folder)
         self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
         self.other_seed = False
         """Whether a certificate has a different seed from the stream."""
@@ -263,31 +254,30 @@ class Checker:
         """Use only a share of the threads from now on, and return what other processes need to check as this one."""
         self.share = max(1, torch.get_num_threads() // jobs)
         session, consent = self._session, self._session.models.consent
-        more = {"consent": consent, "indexed": self._indexed, "data": self._data, "share": self.share}
+        more = {"consent": consent, "data": self._data, "share": self.share}
         return Order.here(session.folder, session.spec, **more)
 
     def check_all(self, tasks: _Chunk) -> list[TaskCheck]:
         """Check several tasks; see `check`."""
-        return [self.check(task, in_chain=whole) for task, whole in tasks]
+        return [self.check(task) for task in tasks]
 
-    def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
+    def check(self, task: str) -> TaskCheck:
         """Check one task in its current state.
 
         Args:
             task: name of the task.
-            in_chain: whether its certificate continues the chain; rows are predicted again only then.
         """
         if self.share is None:
-            return self._check(task, in_chain)
+            return self._check(task)
         with _threads(self.share):
-            check = self._check(task, in_chain)
+            check = self._check(task)
         # The last bits of a product can depend on the number of threads, so a difference is checked again with all threads.
-        return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task, in_chain)
+        return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task)
 
-    def _check(self, task: str, in_chain: bool) -> TaskCheck:
-        return self.store.consistently(lambda: self._check_now(task, in_chain), task)
+    def _check(self, task: str) -> TaskCheck:
+        return self.store.consistently(lambda: self._check_now(task), task)
 
-    def _check_now(self, task: str, in_chain: bool) -> TaskCheck:
+    def _check_now(self, task: str) -> TaskCheck:
         try:
             self.other_seed |= bool(other_seeds(self.store, self._session.spec.seed, [task]))
             certificate = self.store.certificate(task)
@@ -298,7 +288,7 @@ class Checker:
             return failed_check(task, str(error))
         check = check_task(self.store, task, backbone)
         check = replace(check, findings=(*findings, *check.findings))
-        if self._data and not check.findings and in_chain:
+        if self._data and not check.findings:
             if not certificate.is_measured:
                 return replace(check, how=f"{check.how}, and no rows, since it was imported without any")
             from continual_petl.engine.scoring.evaluate import check_rows  # imports Lightning

@@ -12,7 +12,7 @@ from continual_petl.report.formatting import mark_of, number
 from continual_petl.report.page.parts import Section, Shown, Table, TableCell, numeric, on_disk, row
 from continual_petl.report.page.verdict import verdict_and_mood
 from continual_petl.report.run_facts import RunFacts, TaskFacts
-from continual_petl.store.certificate.chain import Link
+from continual_petl.store.ledger.lines import CommitLine
 
 Named = tuple[str, RunFacts]
 
@@ -128,7 +128,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, matched by name, since orders may differ."""
     by_name = [{own.name: own.link for own in facts.tasks} for _, facts in runs]
 
-    def score(facts: RunFacts, link: Link | None) -> TableCell:
+    def score(facts: RunFacts, link: CommitLine | None) -> TableCell:
         if link is None:
             return TableCell(text="not learned", kind="number")
         newest = facts.newest[link.task]

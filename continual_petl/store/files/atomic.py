@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +74,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) -> Iterator[Path]:
+def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill; it appears at ``path``, complete and flushed, only if the block succeeds.
 
     Args:
         path: the path at which the folder appears.
-        room: a context entered right before the folder appears, which moves an existing folder out of the way, and moves it
-            back on failure.
 
     Raises:
-        StoreError: if the folder already exists and is not moved out of the way, or if any step fails; nothing is then left
-            behind.
+        StoreError: if the folder already exists, or if any step fails; nothing is then left behind.
     """
-    if room is None and path.exists():
+    if path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
     beside, new = _beside(path), [parent for parent in path.parents if not parent.exists()]
     with explain_refusals(path), _removing(new):
@@ -103,14 +100,13 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
                 for file in beside.iterdir():
                     _sync(file)
                 sync_folder(beside)
-                with room or nullcontext():
-                    os.rename(beside, path)
-                    try:
-                        sync_folder(path.parent)
-                    except OSError:
-                        with _undoing(path):
-                            os.rename(path, beside)
-                        raise
+                os.rename(beside, path)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    with _undoing(path):
+                        os.rename(path, beside)
+                    raise
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -166,12 +162,16 @@ def make_folder(path: Path) -> None:
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append JSON lines and flush them to disk. A torn last line, left by a killed process, is cut off first.
+    """Append JSON lines; see `append_whole`."""
+    append_whole(path, b"".join(map(line_bytes, rows)))
+
+
+def append_whole(path: Path, content: bytes) -> None:
+    """Append whole lines and flush them to disk. A torn last line, left by a killed process, is cut off first.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.
     """
-    content = b"".join(map(line_bytes, rows))
     with explain_refusals(path):
         is_new = not path.exists()
         end = 0 if is_new else _end_of_last_line(path)

@@ -23,27 +23,30 @@ MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file: enough for more tensors and labels than any bank has."""
 MAX_LINE_BYTES = 16 * 2**20
 """Maximum size of a line: enough for a result row with more tasks than any stream has."""
-_TAIL = 2**13
-"""Number of bytes at the end of a file that `read_tail` reads first."""
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder in the store, sorted by name; none if it does not exist. Hidden files are left out.
+    """Return the entries of a folder in the store, sorted by name; see `inodes`."""
+    return [folder / name for name in sorted(inodes(folder))]
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    """Return the inodes of a folder's entries, by name; none if it does not exist. Hidden files are left out.
 
     Raises:
         StoreError: if it is a link, which could lead out of the run folder, or not a folder.
     """
     try:
         with os.scandir(folder) as scan:
-            names = sorted(entry.name for entry in scan if not entry.name.startswith("."))
+            found = {entry.name: entry.inode() for entry in scan if not entry.name.startswith(".")}
     except FileNotFoundError:
         if not os.path.islink(folder):
-            return []
-        names = []
+            return {}
+        found = {}
     except OSError as error:
         raise StoreError(f"{folder}: cannot be read ({error.strerror}); it should be a folder") from error
     refuse_link(folder)
-    return [folder / name for name in names]
+    return found
 
 
 def listing(folder: Path | str, stamp: Callable[[str], object]) -> object:
@@ -60,7 +63,7 @@ def listing(folder: Path | str, stamp: Callable[[str], object]) -> object:
         return error.errno
 
 
-def refuse_link(folder: Path) -> None:
+def refuse_link(folder: Path | str) -> None:
     """Raise `StoreError` if a folder or file of a run is a link; the run folder itself may be one."""
     if os.path.islink(folder):
         raise StoreError(f"{folder}: it is a link, which could lead anywhere. Replace it with what it links to.")
@@ -119,9 +122,13 @@ def _opened(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file without newlines; the last item, normally empty, is everything after the last
-    newline.
+def read_lines(path: Path, start: int = 0, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, bool]]:
+    """Yield the lines of a regular file without newlines, each with whether it ended in one; only the last may not.
+
+    Args:
+        path: the file.
+        start: number of bytes to skip: the offset of a line.
+        max_bytes: maximum size of a line.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -129,19 +136,18 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """
     with _opened(path) as handle:
         number = 0
-        while True:
-            number += 1
-            try:
-                line = handle.readline(max_bytes + 1)
-            except OSError as error:
-                raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
-            if len(line) > max_bytes:
-                raise StoreError(
-                    f"{path}:{number}: the line has more than {max_bytes} bytes, which no store writes; the file is damaged"
-                )
-            yield line.removesuffix(b"\n")
-            if not line.endswith(b"\n"):
-                return
+        try:
+            handle.seek(start)
+            while line := handle.readline(max_bytes + 1):
+                number += 1
+                if len(line) > max_bytes:
+                    place = f"{path}:{number}" if start == 0 else f"{path}: line {number} after byte {start}"
+                    raise StoreError(
+                        f"{place}: the line has more than {max_bytes} bytes, which no store writes; the file is damaged"
+                    )
+                yield line.removesuffix(b"\n"), line.endswith(b"\n")
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
 
 
 def as_written(content: bytes, path: Path) -> dict[str, Any]:
@@ -175,39 +181,6 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StoreError(f"{where}: expected a JSON object, found {type(value).__name__}; the file is damaged")
     return value
-
-
-def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
-    """Return the last complete line of a regular file without its newline (None if there is none), and the bytes after it.
-
-    Only the end of the file is read.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        StoreError: if it is not a regular file, its last line is longer than ``max_bytes`` bytes, or it cannot be read.
-    """
-    with _opened(path) as handle:
-        size = start = os.fstat(handle.fileno()).st_size
-        tail = b""
-        try:
-            while start > 0 and tail.count(b"\n") < 2:
-                if len(tail) > 2 * max_bytes:
-                    raise StoreError(
-                        f"{path}: the last line has more than {max_bytes} bytes, which no store writes; the file is damaged"
-                    )
-                before, start = start, max(0, start - max(_TAIL, len(tail)))
-                handle.seek(start)
-                tail = handle.read(before - start) + tail
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
-    if len(tail) != size - start:
-        raise StoreError(f"{path}: it was truncated while being read; another program is writing to it")
-    *lines, behind = tail.split(b"\n")
-    if max(map(len, (behind, *lines[-1:]))) > max_bytes:
-        raise StoreError(
-            f"{path}: the last line has more than {max_bytes} bytes, which no store writes; the file is damaged"
-        )
-    return (lines[-1] if lines else None), behind
 
 
 def stamp_of(path: Path | str) -> Stamp:

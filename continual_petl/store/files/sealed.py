@@ -6,7 +6,6 @@ added to the schema.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +15,11 @@ from pydantic import BaseModel, ValidationError
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.files.atomic import write_json
-from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse_json, read_file
+from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, read_file
 
 _Record = TypeVar("_Record", bound=BaseModel)
 SEAL = "seal"
 VERSION = "format_version"
-MAX_CHECKED = 2**16
-_CHECKED: set[bytes] = set()
-"""SHA-256 of files that were checked, as the checks take most of the time of a read: the report of a long run reads every
-file twice."""
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
@@ -51,14 +46,9 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
         FileNotFoundError: if there is none.
         StoreError: if it was damaged or edited, or was written by an incompatible release.
     """
-    content = read_file(path, MAX_JSON_BYTES)
-    digest = hashlib.sha256(content).digest()
-    checked = digest in _CHECKED
-    raw = parse_json(content, str(path)) if checked else as_written(content, path)
+    raw = as_written(read_file(path, MAX_JSON_BYTES), path)
     check_version(raw, path, version)
     seal = raw.pop(SEAL, None)
-    if checked:
-        return raw, seal
     try:
         expected = seal_of(raw)
     except ValueError as error:  # NaN and the like, which no store writes
@@ -68,9 +58,6 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
             f"{path}: its content does not match its seal; it was edited after {what} was written. Restore the file "
             "from a copy: its content can no longer be trusted."
         )
-    if len(_CHECKED) >= MAX_CHECKED:
-        _CHECKED.clear()
-    _CHECKED.add(digest)
     return raw, expected
 
 

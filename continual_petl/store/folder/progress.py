@@ -30,7 +30,7 @@ from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.atomic import append_bytes, write_file, write_json
 from continual_petl.store.files.reading import entries
 from continual_petl.store.files.sealed import read_record, write_record
-from continual_petl.store.folder.bank_folders import BankFolders, is_name
+from continual_petl.store.folder.run_folder import RunFolder, is_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -224,7 +224,7 @@ def seconds_so_far(folder: Path) -> float:
     return 0.0
 
 
-def half_learned(store: BankFolders) -> Mapping[str, Position | None]:
+def half_learned(store: RunFolder) -> Mapping[str, Position | None]:
     """Return the tasks that a stopped run left half-learned, by name, with their positions if known.
 
     Never raises: damage is reported when a task is resumed. Learned tasks may be among them, if they are being replaced or
@@ -236,7 +236,7 @@ def half_learned(store: BankFolders) -> Mapping[str, Position | None]:
     return {}
 
 
-def not_learned(store: BankFolders, task: object) -> str:
+def not_learned(store: RunFolder, task: object) -> str:
     """Return a message that says that a task is not learned, or only half learned."""
     if isinstance(task, str) and task in half_learned(store):
         return (

@@ -10,7 +10,7 @@ import hashlib
 
 from continual_petl.errors import StoreError
 from continual_petl.store.files.reading import read_file
-from continual_petl.store.folder.bank_folders import BankFolders
+from continual_petl.store.folder.run_folder import RunFolder
 from continual_petl.streams.stream_file.size_limits import MAX_BYTES
 
 _MARK = b"# SHA-256 of the lines above: "
@@ -23,13 +23,13 @@ def sealed_stream(text: str) -> bytes:
     return content + _seal(content)
 
 
-def check_stream(store: BankFolders) -> None:
+def check_stream(store: RunFolder) -> None:
     """Raise `StoreError` if a run's ``stream.yaml`` was changed or damaged: later tasks depend on it."""
     if (problem := stream_problem(store)) is not None:
         raise StoreError(problem)
 
 
-def stream_problem(store: BankFolders) -> str | None:
+def stream_problem(store: RunFolder) -> str | None:
     """Describe in one paragraph what is wrong with a run's ``stream.yaml``; None if it is unchanged."""
     path = store.stream_file
     try:
