@@ -139,7 +139,7 @@ def test_parquet_types_and_json_values_are_preserved(run: Path, tmp_path: Path) 
         ('{"text": "w1", "probabilities": 1}', "has a column 'probabilities', and --output adds one of the same name"),
         (
             '{"text": "w1", "id": "a\\ud800"}',
-            r":2: column 'id' holds '\ud800', an unpaired surrogate, which is no valid",
+            r":2: column 'id' holds '\ud800', an unpaired surrogate, which is not valid",
         ),
     ],
 )
