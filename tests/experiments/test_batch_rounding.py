@@ -117,14 +117,14 @@ def test_documented_changes_of_texts_are_those_of_the_result() -> None:
     options = result["options"]["trec"]
     assert {each["predictions"] for each in (greedy, sampled, beams, options)} == {800}
     assert f"{greedy['other text']} of 800 greedy texts, {sampled['other text']} of 800 sampled ones" in text
-    assert f"{beams['other text']} of 800 found with four beams were other texts" in text
+    assert f"{beams['other text']} of 800 found with four beams came out differently" in text
     shares = [f"{100 * each['share of rows near a tie']:.0f} %" for each in (greedy, sampled)]
     assert f"near a tie ({shares[0]} of greedy and {shares[1]} of sampled texts are)" in text
     for each in (greedy, sampled):
         assert each["other text"] == each["other text, both near a tie"]
     assert not options["other label"]
     assert (
-        f"no chosen option changed, and gaps between the two best by up to {options['largest change of the gap']:.2f}"
-        in text
+        "no chosen option changed; the gap between the two best changed by up to "
+        f"{options['largest change of the gap']:.2f}" in text
     )
     assert 2 * options["largest change of the gap"] <= 10 * ROUNDING["bf16"]
