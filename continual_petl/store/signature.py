@@ -1,7 +1,8 @@
-"""The signature of a run: the seal of the newest entry of its chain, signed with an Ed25519 key (RFC 8032).
+"""The signature of a run: the seal of the newest line of its ledger, signed with an Ed25519 key (RFC 8032).
 
-A seal depends on every entry before it, so a rewritten chain, even a consistent one, lacks the signed seal. Entries
-that were added after signing are not covered. The private key is read when a run is signed and is never stored in it.
+The seal of a line depends on every byte before it, so a rewritten ledger, even a consistent one, lacks the signed seal. The
+seal of the newest entry alone would not do: nothing shows which entry a dropped one named as its predecessor. Lines that were
+added after signing are not covered. The private key is read when a run is signed and is never stored in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAX_KEY_BYTES = 10_000
 
 
 def sign(store: Store, key: Path) -> SignatureLine:
-    """Sign the newest entry of a run's chain; the newest signature counts.
+    """Sign everything that a run's ledger says; the newest signature counts.
 
     Args:
         store: the run; its lock is held.
@@ -47,10 +48,13 @@ def sign(store: Store, key: Path) -> SignatureLine:
         )
     private = _private_key(key)
     raw = private.public_key().public_bytes_raw()
+    store.append(())  # lines that follow from the folder
+    ledger = store.state().entries.mark.seal
     signature = SignatureLine(
         index=newest.index,
         entry=newest.seal,
-        signature=private.sign(_message(newest.index, newest.seal)).hex(),
+        ledger=ledger,
+        signature=private.sign(_message(newest.index, newest.seal, ledger)).hex(),
         public_key=raw.hex(),
     )
     store.append([signature])
@@ -69,10 +73,10 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
     """
     key = _public_key(public_key)
     try:
-        signature, newest = store.signature(), store.head()
-        entries = {(entry.index, entry.seal) for entry in store.chain()}
+        found = store.state().entries
     except StoreError as error:
         return _check(str(error))
+    signature, newest = found.signature, found.head
     if signature is None:
         return _check(f"{store.folder}: the run is not signed: `continual-petl sign` signs it")
     if not _is_signed(signature, key):
@@ -80,11 +84,17 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
             f"{store.ledger_file}: entry {signature.index} was not signed with the private key of {public_key}: the "
             f"signature was made with another key (it names {signature.public_key[:16]}), or was changed."
         )
-    if newest is None or (signature.index, signature.entry) not in entries:
+    if signature.ledger is None and found.mark.number:
         return _check(
-            f"{store.ledger_file}: the signed entry, number {signature.index} with seal {signature.entry[:12]}, is not in "
-            "the chain: the chain was rewritten after it was signed. Restore the run from a copy."
+            f"{store.ledger_file}: the run was signed before it had a ledger, and that signature does not cover the ledger: "
+            "sign the run again (`continual-petl sign`)."
         )
+    place = f"{store.ledger_file}: the signed entry, number {signature.index} with seal {signature.entry[:12]},"
+    rewritten = "the chain was rewritten after it was signed. Restore the run from a copy."
+    if newest is None or (signature.index, signature.entry) not in {(entry.index, entry.seal) for entry in found.chain}:
+        return _check(f"{place} is not in the chain: {rewritten}")
+    if signature.ledger not in (None, found.signed_after):
+        return _check(f"{place} follows other lines than those that were signed: {rewritten}")
     later = newest.index - signature.index
     return _check(
         how=f"signed: the chain up to entry {signature.index}" + (f"; {later} later, not signed" if later else "")
@@ -96,16 +106,17 @@ def _check(problem: str | None = None, how: str = "") -> TaskCheck:
     return TaskCheck(task=CHECK, findings=findings, how=how, largest_difference=float("nan"), seconds=0.0)
 
 
-def _message(index: int, seal: str) -> bytes:
+def _message(index: int, seal: str, ledger: str | None) -> bytes:
     """Return the bytes to sign; their fixed wording ensures that a signature is valid for nothing else."""
-    return f"continual-petl run, chain entry {index}, seal {seal}".encode()
+    lines = "" if ledger is None else f", ledger {ledger}"
+    return f"continual-petl run, chain entry {index}, seal {seal}{lines}".encode()
 
 
 def _is_signed(signature: SignatureLine, key: Ed25519PublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
-        key.verify(bytes.fromhex(signature.signature), _message(signature.index, signature.entry))
+        key.verify(bytes.fromhex(signature.signature), _message(signature.index, signature.entry, signature.ledger))
     except InvalidSignature:
         return False
     return True

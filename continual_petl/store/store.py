@@ -161,7 +161,8 @@ class Store(RunFolder):
 
     def _certificate_of(self, commit: CommitLine) -> Certificate:
         certificate = self._reader.certificate_in(commit.folder)
-        if certificate.seal != commit.seal:
+        place = certificate.index, certificate.predecessor, certificate.seal
+        if place != (commit.index, commit.predecessor, commit.seal):
             raise StoreError(
                 f"task {commit.task!r}: its certificate, entry {commit.index} of the chain, is not the one that "
                 f"{self.ledger_file.name} names: its bank.json was edited, or its bank was lost and another one was learned "

@@ -14,11 +14,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
+from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
-from continual_petl.store.ledger.lines import SignatureLine
+from continual_petl.store.certificate.certificate import read_certificate, write_certificate
+from continual_petl.store.ledger.lines import CommitLine, SignatureLine
 from continual_petl.store.signature import CHECK, check_signature, sign
 from continual_petl.store.store import Store
-from tests.store.tampering import edit, lines_of, rewrite
+from tests.store.tampering import edit, lines_of, problems, rewrite
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -172,3 +174,42 @@ def test_run_keeps_working_with_a_signature(backbone_folder: Folder, folder: Pat
     sign(Store(folder), keys[0])
     assert all(check.ok for check in Run(folder).verify(data=True))
     assert main(["report", str(folder), "--output", str(folder.parent / "report")]) == 0
+
+
+def test_earlier_entry_that_was_rewritten_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
+    """The attacker changes an earlier bank and lets the ledger name it, so that all signed seals stay in the chain."""
+    sign(Store(folder), keys[0])
+    path = folder / "banks" / "one" / "bank.json"
+    write_certificate(path, read_certificate(path).model_copy(update={"notices": ("changed",)}))
+    first, *others = lines_of(folder)
+    forged = first.model_copy(update={"seal": read_certificate(path).seal, "file": file_digest(path)})
+    renamed = [
+        line.model_copy(update={"predecessor": forged.seal}) if isinstance(line, CommitLine) else line
+        for line in others
+    ]
+    rewrite(folder, [forged, *renamed])
+    assert "the chain was rewritten after it was signed" in problem(folder, keys[1])
+    assert "task 'two': its certificate, entry 1 of the chain, is not the one that ledger.jsonl names" in str(
+        problems(folder)
+    )
+
+
+def test_scores_in_the_ledger_are_signed(folder: Path, keys: tuple[Path, Path]) -> None:
+    sign(Store(folder), keys[0])
+    first, *others = lines_of(folder)
+    rewrite(folder, [first.model_copy(update={"score": 0.999}), *others])
+    assert "the chain was rewritten after it was signed" in problem(folder, keys[1])
+
+
+def test_signature_from_before_there_were_ledgers_does_not_cover_one(folder: Path, keys: tuple[Path, Path]) -> None:
+    """It names an entry only, and the ledger may say anything about those that were dropped before it."""
+    sign(Store(folder), keys[0])
+    *lines, made = lines_of(folder)
+    assert isinstance(made, SignatureLine)
+    key = serialization.load_pem_private_key(keys[0].read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    message = f"continual-petl run, chain entry {made.index}, seal {made.entry}".encode()
+    rewrite(folder, [*lines, made.model_copy(update={"ledger": None, "signature": key.sign(message).hex()})])
+    assert "that signature does not cover the ledger: sign the run again" in problem(folder, keys[1])
+    sign(Store(folder), keys[0])
+    assert check_signature(Store(folder), keys[1]).ok

@@ -44,6 +44,8 @@ class Entries:
     """Commits that were dropped because their banks were missing; each counts again while its bank is there."""
     signature: SignatureLine | None = None
     """The newest signature."""
+    signed_after: str = ""
+    """Seal of the line before it."""
 
     @property
     def head(self) -> Entry | None:
@@ -57,7 +59,8 @@ class Entries:
 
     def copy(self) -> Self:
         """Return a copy that does not change when lines are added to this one."""
-        return type(self)(self.mark, [*self.chain], {**self.live}, [*self.tombstones], {**self.lost}, self.signature)
+        chain, live, tombstones, lost = [*self.chain], {**self.live}, [*self.tombstones], {**self.lost}
+        return type(self)(self.mark, chain, live, tombstones, lost, self.signature, self.signed_after)
 
     def read(self, lines: Iterable[Sealed]) -> None:
         """Add lines of the file.
@@ -77,7 +80,7 @@ class Entries:
             StoreError: if it does not continue the chain.
         """
         if isinstance(line, SignatureLine):
-            self.signature = line
+            self.signature, self.signed_after = line, self.mark.seal
         elif isinstance(line, CommitLine):
             self._check(line, where)
             back = self.lost.pop(line.task, None) if line.replaces is not None else None

@@ -193,13 +193,15 @@ class FinishedLine(StrictModel):
 
 
 class SignatureLine(StrictModel):
-    """A signature of an entry, and so of all entries before it; see `continual_petl.store.signature`."""
+    """A signature of all lines before it; see `continual_petl.store.signature`."""
 
     type: Literal["signature"] = "signature"
     index: Index
     """Position of the signed entry in the chain."""
     entry: Digest
     """Its seal."""
+    ledger: Digest | None = None
+    """Seal of the line before this one; None if the run was signed before there were ledgers."""
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
     """In hexadecimal digits."""
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: bool = True) -> TaskCheck:
-    """Verify one learned task against its certificate: the digests, then the probe. `chain.broken` checks the chain.
+    """Verify one learned task against its certificate: the digests, then the probe. Reading the ledger checks the chain.
 
     Args:
         store: the run.
