@@ -13,6 +13,7 @@ import pytest
 from continual_petl import Run
 from continual_petl.errors import StoreError
 from continual_petl.store.files.sealed import read_sealed, write_sealed
+from continual_petl.store.store import Store
 from tests.store.tampering import problems
 
 Folder = Callable[..., Path]
@@ -55,3 +56,20 @@ def test_content_read_before_is_checked_as_strictly(tmp_path: Path) -> None:
         paths[2].write_bytes(paths[2].read_bytes() + edited)
         with pytest.raises(StoreError, match="is not the one that was written"):
             read_sealed(paths[2], 1, "it")
+
+
+def test_neighbours_that_were_both_dropped_as_missing_are_read(tmp_path: Path) -> None:
+    """In runs without a ledger, the tombstone of the second one named no predecessor: its certificate was missing too."""
+    first, second = "1" * 64, "2" * 64
+    predecessor = second
+    (tmp_path / "tombstones").mkdir()
+    for index, (task, dropped, seal) in enumerate((("two", 1, second), ("one", 0, first)), 2):
+        stone = {"format_version": 2, "index": index, "predecessor": predecessor, "task": task, "why": "lost"}
+        removed = {"index": dropped, "seal": seal, "predecessor": None}
+        path = tmp_path / "tombstones" / f"{index:06d}.json"
+        predecessor = write_sealed(path, {**stone, "removed": removed, "aside": False})
+    store = Store(tmp_path)
+    assert [(entry.index, entry.task) for entry in store.chain()] == [(0, "one"), (1, "two"), (2, "two"), (3, "one")]
+    assert store.tasks == []
+    store.append(())
+    assert Store(tmp_path).chain() == store.chain()

@@ -88,17 +88,20 @@ def lines_of(folder: Path, commits: Mapping[str, CommitLine]) -> list[Line]:
         by_index[commit.index] = commit
     for line in results:
         if isinstance(line, FinishedLine) and line.index not in by_index:
-            before = by_index.get(line.index - 1)
-            by_index[line.index] = CommitLine(
-                index=line.index, seal=line.certificate, predecessor=before and before.seal, task=line.task
-            )
+            by_index[line.index] = CommitLine(index=line.index, seal=line.certificate, predecessor=None, task=line.task)
     if gaps := set(range(max(by_index, default=-1) + 1)) - by_index.keys():
         raise StoreError(
             f"entry {min(gaps)} of the chain is missing: a task's folder in {folder / 'banks'}, or a tombstone in "
             f"{folder / TOMBSTONES}. Restore it from a copy."
         )
-    signed = list(_signature(folder / SIGNATURE))
-    return [*(entry for _, entry in sorted(by_index.items())), *results, *signed]
+    there = {commit.seal for commit in commits.values()}
+    chain: list[Entry] = []
+    for _, entry in sorted(by_index.items()):
+        if chain and entry.predecessor is None and entry.seal not in there:
+            # Unknown: the entry before was missing too when this one was dropped or, if it is missing, is not recorded.
+            entry = entry.model_copy(update={"predecessor": chain[-1].seal})
+        chain.append(entry)
+    return [*chain, *results, *_signature(folder / SIGNATURE)]
 
 
 def _tombstones(
