@@ -175,6 +175,8 @@ class FolderReader(RunFolder):
         while len(candidates := left.pop(found.next, [])) == 1:
             (commit,) = candidates
             old = found.live.get(commit.task)
+            if old is None and f"{commit.task}@{commit.index}" in strays:
+                old = found.lost.get(commit.task)  # it was restored, and then replaced
             replaces = None if old is None else old.removed
             line = commit.model_copy(update={"replaces": replaces})
             if line.folder in strays:

@@ -208,6 +208,27 @@ def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> 
     assert Store(folder).tasks == ["one", "two", "four"]
 
 
+def test_bank_that_is_a_link_can_be_dropped(folder: Path) -> None:
+    """Only the link is removed, and the run can be written to afterwards."""
+    elsewhere = Path(shutil.move(folder / "banks" / "two", folder.parent / "two"))
+    (folder / "banks" / "two").symlink_to(elsewhere)
+    forget(folder, "two")
+    forget(folder, "one")
+    assert problems(folder) == {}
+    assert os.listdir(folder / "banks") == ["three"]
+    assert (elsewhere / "bank.json").is_file()
+
+
+def test_restored_bank_can_be_replaced(folder: Path, backbone_folder: Folder) -> None:
+    kept = shutil.move(folder / "banks" / "two", folder.parent / "two")
+    forget(folder, "two")
+    shutil.copytree(kept, folder / "banks" / "two")
+    learn_one_more(backbone_folder(), folder, replace=["two"])
+    assert problems(folder) == {}
+    assert Store(folder).bank_folder("two").name == "two@4"
+    assert not (folder / "banks" / "two").exists()
+
+
 def test_edited_and_resealed_newest_certificate_is_reported(folder: Path) -> None:
     """No later entry names the newest certificate, but ledger.jsonl does."""
     path = folder / "banks" / "three" / "bank.json"

@@ -129,9 +129,15 @@ def remove_unfinished(folder: Path, *, links: bool = True) -> None:
 def remove_folder(path: Path) -> None:
     """Remove a folder, if it exists, in one step: it is renamed first, so a killed process leaves nothing under its name.
 
+    Of a link, only the link is removed.
+
     Raises:
         StoreError: if it cannot be renamed; files that cannot be deleted afterwards are left to `remove_unfinished`.
     """
+    if path.is_symlink():
+        with explain_refusals(path):
+            path.unlink()
+        return
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     with explain_refusals(path):
         if aside.exists():
