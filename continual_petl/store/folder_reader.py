@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,13 +128,16 @@ class FolderReader(RunFolder):
         found = found.copy()
         if not os.path.lexists(self.ledger_file) and is_format_2(self.folder):
             with reported("(format 2)"):
-                unwritten = lines_of(self.folder, {name: self._commit_in(name) for name in sorted(folders)})
+                unwritten = self._lines_without_ledger(folders)
                 results = tuple(line for line in unwritten if isinstance(line, RowLine | FinishedLine))
                 for line in unwritten:
                     found.add(line, str(self.folder))
         dropped, strays = self._place(found, folders, unwritten)
         counting = {**{task: commit for task, commit in found.lost.items() if commit.folder in dropped}, **found.live}
-        commits = {commit.task: commit for commit in sorted(counting.values(), key=lambda commit: commit.index)}
+        commits = {
+            commit.task: self._with_facts(commit) if commit.file is None and commit.folder in folders else commit
+            for commit in sorted(counting.values(), key=lambda commit: commit.index)
+        }
         present = {commit.folder for commit in commits.values()} & folders.keys()
         return State(
             stamps=stamps,
@@ -148,6 +151,28 @@ class FolderReader(RunFolder):
             results=results,
             wrong=wrong,
         )
+
+    def _lines_without_ledger(self, folders: Iterable[str]) -> list[Line]:
+        """Return the lines of a folder of format 2; a damaged certificate counts as missing, as in later folders."""
+        known: dict[str, CommitLine] = {}
+        damaged: list[str] = []
+        for name in sorted(folders):
+            try:
+                known[name] = self._commit_in(name)
+            except StoreError as error:
+                damaged.append(str(error))
+        try:
+            return lines_of(self.folder, known)
+        except StoreError as error:
+            raise StoreError(" ".join([*damaged, str(error)])) from error
+
+    def _with_facts(self, commit: CommitLine) -> CommitLine:
+        """Return a commit with what its certificate says; its line has only its place if the bank was missing then."""
+        with suppress(StoreError):
+            found = self._commit_in(commit.folder)
+            if found.seal == commit.seal:
+                return found.model_copy(update={"replaces": commit.replaces})
+        return commit
 
     def _place(
         self, found: Entries, folders: Mapping[str, int], unwritten: list[Line]

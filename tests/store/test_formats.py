@@ -73,3 +73,31 @@ def test_neighbours_that_were_both_dropped_as_missing_are_read(tmp_path: Path) -
     assert store.tasks == []
     store.append(())
     assert Store(tmp_path).chain() == store.chain()
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "stores" / "written"
+
+
+def test_bank_that_was_missing_when_the_ledger_was_written_is_whole_once_restored(tmp_path: Path) -> None:
+    run = shutil.copytree(GOLDEN / "shared", tmp_path / "run")
+    before, where = Store(run).commits(), tmp_path / "kept"
+    shutil.move(run / "banks" / before[0].task, where)
+    with Store(run).lock():
+        Store(run).clean()
+    assert (run / "ledger.jsonl").exists()
+    assert list(Store(run).missing()) == [before[0].task]
+    shutil.copytree(where, run / "banks" / before[0].task)
+    assert Store(run).commits() == before
+    assert Store(run).problems() == {}
+
+
+def test_damaged_certificate_of_a_run_without_a_ledger_concerns_only_its_task(tmp_path: Path) -> None:
+    run = shutil.copytree(GOLDEN / "shared", tmp_path / "run")
+    damaged, *others = Store(run).tasks
+    (run / "banks" / damaged / "bank.json").write_text("{}")
+    store = Store(run)
+    assert store.problems().keys() == {damaged}
+    for task in others:
+        assert store.certificate(task).task == task
+    with pytest.raises(StoreError, match=f"{damaged}/bank.json"):
+        store.certificate(damaged)
