@@ -79,15 +79,16 @@ class FolderReader(RunFolder):
             StoreError: if the ledger is damaged, or ``banks`` is not a folder.
         """
         deadline = time.monotonic() + PATIENCE
-        while self._state is None or self._state.stamps != self.stamps():
+        state = self._state
+        while state is None or state.stamps != self.stamps():
             stamps = self.stamps()
             try:
-                self._state = self._look(stamps)
+                state = self._state = self._look(stamps)
             except StoreError:
-                self._state = None
+                state = self._state = None
                 if stamps == self.stamps() or time.monotonic() > deadline:
                     raise
-        return self._state
+        return state  # another thread may have replaced the one in memory
 
     def survey(self) -> State:
         """Return what can be read of a folder that may be damaged; everything is read again."""

@@ -482,3 +482,16 @@ def test_store_that_keeps_changing_is_reported(many: Path, monkeypatch: pytest.M
     monkeypatch.setattr(store, "_seen", lambda task: next(numbers))
     with pytest.raises(StoreError, match="faster than they can be read"):
         store.consistently(lambda: None)
+
+
+def test_reader_does_not_depend_on_what_another_thread_found(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Store(many)._reader
+    before, real = reader.state(), reader.stamps
+
+    def stamps() -> Any:
+        found = real()
+        reader._state = None  # as by a thread that just met a damaged ledger
+        return found
+
+    monkeypatch.setattr(reader, "stamps", stamps)
+    assert reader.state() == before
