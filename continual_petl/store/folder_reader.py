@@ -76,11 +76,16 @@ class FolderReader(RunFolder):
         """Return what the folder holds now; what has not changed is not read again.
 
         Raises:
-            StoreError: if the ledger is damaged, or ``banks`` is not a folder.
+            StoreError: if the ledger is damaged, ``banks`` is not a folder, or the folder keeps changing.
         """
         deadline = time.monotonic() + PATIENCE
         state = self._state
         while state is None or state.stamps != self.stamps():
+            if state is not None and time.monotonic() > deadline:
+                raise StoreError(
+                    f"{self.folder}: it changes faster than it can be read. Try again later; if nothing writes to it, its "
+                    "file system does not tell whether a file has changed: copy the run to another disk."
+                )
             stamps = self.stamps()
             try:
                 state = self._state = self._look(stamps)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -495,3 +497,18 @@ def test_reader_does_not_depend_on_what_another_thread_found(many: Path, monkeyp
 
     monkeypatch.setattr(reader, "stamps", stamps)
     assert reader.state() == before
+
+
+def test_folder_that_keeps_changing_is_not_read_forever(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For instance, on a file system whose inodes change with every look."""
+    reader, times = Store(many)._reader, itertools.count()
+    monkeypatch.setattr("continual_petl.store.folder_reader.PATIENCE", 0.2)
+    stop = time.monotonic() + 5
+
+    def stamps() -> Any:
+        assert time.monotonic() < stop, "the reader does not give up"
+        return (next(times), 0, 0, 0), (0, 0, 0, 0)
+
+    monkeypatch.setattr(reader, "stamps", stamps)
+    with pytest.raises(StoreError, match="it changes faster than it can be read"):
+        reader.state()

@@ -1,7 +1,7 @@
 """Sign a run, so that a rewritten chain is detected.
 
-Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
-with the public key can check the signature with verify. Needs the extra `sign`.
+Signs all lines of the ledger with an Ed25519 key; sign again after learning more. Anyone with the public key
+can check the signature with verify. Needs the extra `sign`.
 
 examples:
   openssl genpkey -algorithm ed25519 -out key.pem
