@@ -182,6 +182,7 @@ def test_earlier_entry_that_was_rewritten_is_noticed(folder: Path, keys: tuple[P
     path = folder / "banks" / "one" / "bank.json"
     write_certificate(path, read_certificate(path).model_copy(update={"notices": ("changed",)}))
     first, *others = lines_of(folder)
+    assert isinstance(first, CommitLine)
     forged = first.model_copy(update={"seal": read_certificate(path).seal, "file": file_digest(path)})
     renamed = [
         line.model_copy(update={"predecessor": forged.seal}) if isinstance(line, CommitLine) else line
