@@ -96,11 +96,12 @@ def lines_of(folder: Path, commits: Mapping[str, CommitLine]) -> list[Line]:
         )
     there = {commit.seal for commit in commits.values()}
     chain: list[Entry] = []
-    for _, entry in sorted(by_index.items()):
+    for entry in (by_index[index] for index in sorted(by_index)):
         if chain and entry.predecessor is None and entry.seal not in there:
             # Unknown: the entry before was missing too when this one was dropped or, if it is missing, is not recorded.
-            entry = entry.model_copy(update={"predecessor": chain[-1].seal})
-        chain.append(entry)
+            chain.append(entry.model_copy(update={"predecessor": chain[-1].seal}))
+        else:
+            chain.append(entry)
     return [*chain, *results, *_signature(folder / SIGNATURE)]
 
 
