@@ -161,8 +161,7 @@ class Store(RunFolder):
 
     def _certificate_of(self, commit: CommitLine) -> Certificate:
         certificate = self._reader.certificate_in(commit.folder)
-        place = certificate.index, certificate.predecessor, certificate.seal
-        if place != (commit.index, commit.predecessor, commit.seal):
+        if not commit.says_the_same(certificate):
             raise StoreError(
                 f"task {commit.task!r}: its certificate, entry {commit.index} of the chain, is not the one that "
                 f"{self.ledger_file.name} names: its bank.json was edited, or its bank was lost and another one was learned "

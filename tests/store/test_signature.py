@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -200,6 +201,19 @@ def test_scores_in_the_ledger_are_signed(folder: Path, keys: tuple[Path, Path]) 
     first, *others = lines_of(folder)
     rewrite(folder, [first.model_copy(update={"score": 0.999}), *others])
     assert "the chain was rewritten after it was signed" in problem(folder, keys[1])
+
+
+@pytest.mark.parametrize(
+    "false", [{"score": 0.999}, {"metric": "f1"}, {"parameters": {"bank": 1}}, {"digest": "0" * 64}, {"shared": True}]
+)
+def test_a_line_that_says_something_else_than_its_certificate_is_noticed(folder: Path, false: dict[str, Any]) -> None:
+    """Also without a signature, and although all lines are sealed again."""
+    first, *others = lines_of(folder)
+    rewrite(folder, [first.model_copy(update=false), *others])
+    checks = {check.task: check for check in Run(folder).verify()}
+    assert not checks["one"].ok
+    assert "its certificate, entry 0 of the chain, is not the one that ledger.jsonl names" in str(checks["one"])
+    assert checks["two"].ok
 
 
 def test_signature_from_before_there_were_ledgers_does_not_cover_one(folder: Path, keys: tuple[Path, Path]) -> None:

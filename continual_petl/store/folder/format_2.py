@@ -72,10 +72,10 @@ def lines_of(folder: Path, commits: Mapping[str, CommitLine]) -> list[Line]:
     results = list(_results(folder / RESULTS))
     by_index: dict[int, Entry] = {}
     gone: set[str] = set()
-    for entry, removed in _tombstones(folder / TOMBSTONES, commits, results):
-        by_index[entry.index] = entry
+    for stone, removed in _tombstones(folder / TOMBSTONES, commits, results):
+        by_index[stone.index] = stone
         by_index.setdefault(removed.index, removed)
-        gone |= {removed.seal} if entry.why != "lost" else set()
+        gone |= {removed.seal} if stone.why != "lost" else set()
     for commit in commits.values():
         if commit.seal in gone:
             continue  # the process was killed before it deleted the folder

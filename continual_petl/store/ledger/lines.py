@@ -7,7 +7,7 @@ seal of a commit is that of the task's certificate; so certificates do not depen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -76,6 +76,25 @@ class CommitLine(StrictModel):
         """This commit, as the entry that drops it names it."""
         return Removed(index=self.index, seal=self.seal)
 
+    def says_the_same(self, certificate: Certificate) -> bool:
+        """Return whether what this line repeats of its certificate is what the certificate says.
+
+        Descriptions in words are left out: another release may word them otherwise. Without ``file``, the line only knows
+        the place.
+        """
+        known = _place(certificate) if self.file is None else _place(certificate) | _facts(certificate)
+        return all(getattr(self, name) == value for name, value in known.items())
+
+
+def _place(certificate: Certificate) -> dict[str, Any]:
+    return {name: getattr(certificate, name) for name in ("index", "seal", "predecessor", "task")}
+
+
+def _facts(certificate: Certificate) -> dict[str, Any]:
+    same = ("kind", "metric", "score", "errors", "parameters", "digest")
+    facts = {name: getattr(certificate, name) for name in same}
+    return facts | {"shared": certificate.bank.scope == "shared", "split": certificate.counted_split}
+
 
 def folder_of(task: str, index: int, replaces: Removed | None) -> str:
     """Return the name of a bank's folder: a bank never takes the folder of the one that it replaces."""
@@ -85,13 +104,11 @@ def folder_of(task: str, index: int, replaces: Removed | None) -> str:
 def commit_of(certificate: Certificate, file: str, num_bytes: int, replaces: Removed | None = None) -> CommitLine:
     """Return the line of a certificate, given the SHA-256 of its file and the size of its folder."""
     bank = certificate.bank
-    same = ("index", "seal", "predecessor", "task", "kind", "metric", "score", "errors", "parameters", "digest")
     return CommitLine(
-        **{name: getattr(certificate, name) for name in same},
+        **_place(certificate),
+        **_facts(certificate),
         file=file,
         replaces=replaces,
-        shared=bank.scope == "shared",
-        split=certificate.counted_split,
         preset=preset_of(bank),
         bank=in_words(bank),
         short=in_short(bank),
