@@ -83,7 +83,8 @@ def reseal(path: Path, *, onwards: bool) -> None:
             write_certificate(file, read_certificate(file).model_copy(update=update))
         content = json.loads(file.read_bytes())
         seals[line.seal] = content["seal"]
-        same = {name: content[name] for name in ("index", "predecessor", "seal")}
+        repeated = ("index", "predecessor", "seal", "kind", "metric", "errors", "parameters", "digest")
+        same = {name: content[name] for name in repeated if name in content}
         return line.model_copy(update={**same, "file": file_digest(file)})
 
     rewrite(folder, [renewed(line) for line in lines_of(folder)])
