@@ -225,7 +225,7 @@ class _Endpoint:
             if self._settings.log_texts:
                 request.scope["state"]["log"]["predictions"] = predictions
             yield event({"predictions": predictions}, "end")
-        except Exception as error:  # after the first event, a status can no longer tell of it
+        except Exception as error:  # once the first event is sent, the status code cannot be changed
             if not begun:
                 raise
             yield event(as_problem(error).to_json(), "error")
