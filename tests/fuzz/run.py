@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,7 +24,8 @@ from tests.fuzz.target import Finding, Target, attempt
 from tests.fuzz.targets import TARGETS
 
 _MEMORY = 6 * 2**30
-"""Limit on the address space of the process, to protect the machine; far above the memory that counts as a finding."""
+"""Limit on the address space that the inputs may add to that of the process, to protect the machine; far above the memory
+that counts as a finding."""
 
 
 def inputs(target: Target, count: int, draw: Random, extra: Sequence[bytes] = ()) -> Iterator[bytes]:
@@ -71,18 +73,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, help="a folder with more inputs to start from")
     parser.add_argument("--found", type=Path, help="a folder for the findings, one file each")
     arguments = parser.parse_args(argv)
+    target = (TARGETS | STORE_TARGETS)[arguments.target]
+    # Made before the limit: some targets learn a small run for them.
+    _ = target.seeds, target.tokens
+    with _limited_memory():
+        return _run(target, arguments)
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Limit what the process may add to its address space; a test process may have used more than the limit already."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, before[1]))
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (num_pages * resource.getpagesize() + _MEMORY, before[1]))
     try:
-        return _run(arguments)
+        yield
     finally:
-        # A test that calls this function must not limit the tests after it in the same process.
+        # A test that calls `main` must not limit the tests after it in the same process.
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(target: Target, arguments: argparse.Namespace) -> int:
     """Run one target with parsed arguments; see `main`."""
-    target = (TARGETS | STORE_TARGETS)[arguments.target]
     name = b"" if arguments.name is None else arguments.name.encode() + b"\n"
     seeds = [seed for seed in target.seeds if seed.startswith(name)] or target.seeds
     target = replace(target, make_seeds=lambda: seeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 import time
 from pathlib import Path
@@ -92,6 +93,18 @@ def test_unexpected_error_is_found_and_minimised(
     assert run.main(argv) == 1
     assert '"inputs": 20' in capsys.readouterr().out
     assert [path.read_bytes() for path in (tmp_path / "found").iterdir()] == [b"x"]
+
+
+def test_limit_on_memory_leaves_out_what_the_process_used_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(data: bytes) -> None:
+        bytearray(2**28)
+
+    monkeypatch.setattr(run, "_MEMORY", 2**29)
+    monkeypatch.setitem(TARGETS, "allocates", Target("allocates", allocate, (), seeds, seeds))
+    with mmap.mmap(-1, 2**30):
+        assert run.main(["allocates", "--count", "1"]) == 0
+    monkeypatch.setattr(run, "_MEMORY", 2**27)
+    assert run.main(["allocates", "--count", "1"]) == 1
 
 
 def test_expected_error_is_not_a_finding() -> None:
