@@ -22,6 +22,9 @@ from continual_petl.errors import InputError, counted
 
 Attention = Literal["auto", "eager", "sdpa"]
 
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
+"""Parts of torch's messages where it raises a plain `RuntimeError`: on the CPU, in cuBLAS and in older backends."""
+
 _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
 
 
@@ -109,6 +112,11 @@ def cannot_load(name: str, error: BaseException) -> str:
     if needs_code(error):
         return code_refused(name, "its model")
     why = first_line(error)
+    if ran_out(error):
+        return (
+            f"backbone {name!r} cannot be loaded: memory ran out ({why.rstrip('.')}). Free memory that other processes hold, "
+            "name a smaller backbone, or load it where there is more memory."
+        )
     if os.path.isfile(name):
         why = "this is a file."
     elif os.path.isdir(name):
@@ -116,6 +124,13 @@ def cannot_load(name: str, error: BaseException) -> str:
     else:
         why = f"the repository on the Hub holds no usable model: {why}"
     return f"backbone {name!r} cannot be loaded: {why} {ALLOWED}"
+
+
+def ran_out(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
 
 
 def needs_code(error: BaseException) -> bool:

@@ -21,10 +21,10 @@ from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.weights import ran_out
 from continual_petl.errors import InputError
 from continual_petl.heads.head import IGNORED
 from continual_petl.kind_registry import kind_of
-from continual_petl.learner.memory import ran_out
 from continual_petl.learner.respond import STATES
 from continual_petl.learner.task_plan import TaskPlan
 

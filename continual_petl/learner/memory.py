@@ -7,25 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import torch
 from torch import Tensor
 
+from continual_petl.backbones.weights import ran_out
 from continual_petl.errors import MemoryRanOutError
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""Parts of torch's messages where it raises a plain `RuntimeError`: on the CPU, in cuBLAS and in older backends."""
-
-
-def ran_out(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
 
 
 @contextmanager

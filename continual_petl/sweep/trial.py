@@ -21,13 +21,13 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
+from continual_petl.backbones.weights import ran_out
 from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.commands import learn
 from continual_petl.engine.parallel.worker import Report, reported
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import ProcessSettings, Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
-from continual_petl.learner.memory import ran_out
 from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from continual_petl.backbones import find_anatomy, register_anatomy
 from continual_petl.backbones import packaged as packaged_module
@@ -107,6 +108,17 @@ def test_a_checkpoint_with_missing_weights_is_refused(backbone_folder: Folder, t
         InputError, match=r"missing from the checkpoint.*encoder\.layer\.1\.output\.dense\.weight.*complete checkpoint"
     ):
         load_backbone(str(folder))
+
+
+def test_a_folder_is_not_blamed_if_memory_runs_out(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object, **__: object) -> None:
+        torch.empty(2**60)
+
+    folder = backbone_folder("bert")
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", allocate)
+    with pytest.raises(InputError, match=r"memory ran out \(.*\)\. Free memory") as raised:
+        load_backbone(str(folder))
+    assert "usable" not in str(raised.value)
 
 
 def test_missing_path_error_lists_the_alternatives() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, learn
-from continual_petl.learner.memory import oom_reported, ran_out
+from continual_petl.backbones.weights import ran_out
+from continual_petl.learner.memory import oom_reported
 from continual_petl.predictor import predictor
 from continual_petl.streams.stream import TaskStream
 from tests.desk import Desk, bank_digests
