@@ -20,10 +20,10 @@ from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.device import device_of
+from continual_petl.backbones.weights import ran_out
 from continual_petl.banks.mixed.stack_cache import stacks_of
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
-from continual_petl.learner.memory import ran_out
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
 from continual_petl.store.certificate.pinned_backbone import check_files, check_pinned
 from continual_petl.store.certificate.tensor_file import num_bytes

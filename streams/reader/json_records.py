@@ -11,6 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -131,13 +133,18 @@ def _document(
     if scanner.peek() == "[":
         yield from _elements(scanner, file, columns)
         return
-    found, text = scanner.value(1, _LARGEST_OBJECT)
+    # Only the end of the file tells whether this object is a row or holds the rows, so what has no meaning stays in for now.
+    loosely = _Loosely()
+    found, text = scanner.value(1, _LARGEST_OBJECT, decode=loosely)
+    if loosely.faulty:
+        found = _meant(found, columns, 1, scanner, deep=False)
     if not scanner.peek() and (rows := _rows_of(found, lists)) is not None:
         _check_beside(file.place, found, rows)
         flat = flat_questions(file.place, rows) if are_articles(rows) else rows
-        yield from ((number, None, row) for number, row in enumerate(flat, 1))
+        for number, row in enumerate(flat, 1):
+            yield number, None, _meant(row, columns, number, scanner) if loosely.faulty else row
         return
-    yield 1, text, found
+    yield 1, text, _meant(found, columns, 1, scanner) if loosely.faulty else found
     number = 1
     while scanner.peek():
         number += 1
@@ -178,15 +185,22 @@ class _Scanner:
             if self.at < len(self.text) or not self._read_more():
                 return self.text[self.at : self.at + 1]
 
-    def value(self, number: int, most: int, columns: Collection[str] | None = None) -> tuple[Any, str]:
+    def value(
+        self,
+        number: int,
+        most: int,
+        columns: Collection[str] | None = None,
+        decode: Callable[[str, int], tuple[Any, int]] | None = None,
+    ) -> tuple[Any, str]:
         """Return the next value, which is that of a row of this number and has at most ``most`` characters, and its JSON.
 
-        Of a row, only the values of ``columns`` need to have a meaning; see `_decoded`.
+        Of a row, only the values of ``columns`` need to have a meaning; see `_decoded`, which ``decode`` replaces.
         """
+        decode = decode or partial(_decoded, columns=columns)
         self.peek()
         while True:
             try:
-                found, end = _decoded(self.text, self.at, columns)
+                found, end = decode(self.text, self.at)
                 text, self.at = self.text[self.at : end], end
                 return found, text
             except json.JSONDecodeError as error:
@@ -228,6 +242,7 @@ def _rows_of(found: Any, lists: Collection[str]) -> list[Any] | None:
     """Return the rows that an object holds: in columns of lists, in columns of mappings, or under ``data``; None if none."""
     if not isinstance(found, dict) or any(_is_flat(found.get(name)) for name in lists):
         return None
+    found = {name: cell for name, cell in found.items() if not isinstance(cell, _Faulty)}
     cells = [*found.values()]
     if isinstance(rows := found.get("data"), list) and rows and all(isinstance(row, dict) for row in rows):
         return rows
@@ -300,28 +315,46 @@ def _float(text: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=unrepeated, parse_float=_float)
 
 
+@dataclass(frozen=True)
 class _Faulty:
     """Stands in place of a value that is JSON, but has no meaning: of a key that is there twice, or too large a number."""
+
+    why: ValueError
 
 
 def _or_faulty(meaning: Callable[[str], Any]) -> Callable[[str], Any]:
     def value(written: str) -> Any:
         try:
             return meaning(written)
-        except ValueError:
-            return _Faulty()
+        except ValueError as error:
+            return _Faulty(error)
 
     return value
 
 
 def _object_or_faulty(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     count = Counter(name for name, _ in pairs)
-    return {name: value if count[name] == 1 else _Faulty() for name, value in pairs}
+    return {name: value if count[name] == 1 else _Faulty(RepeatedKeyError(name)) for name, value in pairs}
 
 
 _LENIENT = json.JSONDecoder(
     object_pairs_hook=_object_or_faulty, parse_float=_or_faulty(_float), parse_int=_or_faulty(int)
 )
+
+
+class _Loosely:
+    """Decodes a value whatever some of its parts mean; ``faulty`` is whether any part has no meaning."""
+
+    faulty = False
+
+    def __call__(self, text: str, at: int) -> tuple[Any, int]:
+        try:
+            return _DECODER.raw_decode(text, at)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            self.faulty = True
+            return _LENIENT.raw_decode(text, at)
 
 
 def _decoded(text: str, at: int, columns: Collection[str] | None) -> tuple[Any, int]:
@@ -331,21 +364,38 @@ def _decoded(text: str, at: int, columns: Collection[str] | None) -> tuple[Any, 
         ValueError: if it is not JSON, or some value of ``columns`` has no meaning.
         RecursionError: if it is nested too deeply.
     """
+    loosely = _Loosely()
+    found, end = loosely(text, at)
+    return _without_faulty(found, columns) if loosely.faulty else found, end
+
+
+def _meant(record: Any, columns: Collection[str] | None, number: int, scanner: _Scanner, *, deep: bool = True) -> Any:
+    """Return what `_without_faulty` returns, or raise its error for the row of this number."""
     try:
-        return _DECODER.raw_decode(text, at)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        found, end = _LENIENT.raw_decode(text, at)
-        if columns is None or not isinstance(found, dict) or any(map(_holds_faulty, map(found.get, columns))):
-            raise
-        return {name: cell for name, cell in found.items() if not _holds_faulty(cell)}, end
+        return _without_faulty(record, columns, deep=deep)
+    except ValueError as error:
+        raise scanner.error(number, _what_is_wrong(error)) from None
 
 
-def _holds_faulty(value: Any) -> bool:
-    if isinstance(value, list | dict):
-        return any(map(_holds_faulty, value if isinstance(value, list) else value.values()))
-    return isinstance(value, _Faulty)
+def _without_faulty(record: Any, columns: Collection[str] | None, *, deep: bool = True) -> Any:
+    """Return a row without the cells of other columns that have no meaning, or hold something that has none if ``deep``.
+
+    Raises:
+        ValueError: if some value of ``columns`` has none; None means all columns.
+    """
+    cells = record if isinstance(record, dict) else {"": record}
+    faults = {name: fault for name, cell in cells.items() if (fault := _fault_in(cell, deep=deep)) is not None}
+    for name, fault in faults.items():
+        if columns is None or cells is not record or name in columns:
+            raise fault.why
+    return {name: cell for name, cell in cells.items() if name not in faults} if faults else record
+
+
+def _fault_in(value: Any, *, deep: bool = True) -> _Faulty | None:
+    if deep and isinstance(value, list | dict):
+        inner = value if isinstance(value, list) else value.values()
+        return next((fault for part in inner if (fault := _fault_in(part)) is not None), None)
+    return value if isinstance(value, _Faulty) else None
 
 
 def _what_is_wrong(error: Exception) -> str:
