@@ -17,7 +17,17 @@ from typing import Any
 from continual_petl.cli._console import plain
 from continual_petl.errors import InputError
 from continual_petl.kind_registry import kind_of
-from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
+from continual_petl.predictor.records import (
+    ADDED,
+    ANSWER,
+    NEAR_TIE,
+    SHARES,
+    TRUNCATED,
+    Record,
+    can_truncate,
+    has_near_ties,
+    standard_columns,
+)
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.streams.reader.records import format_of
 from continual_petl.streams.reader.times import as_text, is_time
@@ -35,7 +45,7 @@ class CopiedColumns:
         added: names of the columns that the predictions add.
     """
 
-    def __init__(self, source: Path, output: Path, added: Collection[str] = (ANSWER, SHARES, NEAR_TIE)) -> None:
+    def __init__(self, source: Path, output: Path, added: Collection[str] = ADDED) -> None:
         self.types: Types = {}
         self._added = added
         form = format_of(source)
@@ -98,7 +108,9 @@ def prediction_columns(certificates: Sequence[Certificate]) -> Types:
     answer: set[str] = {kind_of(certificate).answer_type for certificate in certificates}
     shares: Types = {SHARES: {"shares"}} if any(map(has_shares, certificates)) else {}
     details = {name: {kind} for certificate in certificates for name, kind in kind_of(certificate).details.items()}
-    return {ANSWER: answer} | shares | details | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, certificates)) else {})
+    said: Types = {NEAR_TIE: {"bool"}} if any(map(has_near_ties, certificates)) else {}
+    said |= {TRUNCATED: {"bool"}} if any(map(can_truncate, certificates)) else {}
+    return {ANSWER: answer} | shares | details | said
 
 
 def has_shares(certificate: Certificate) -> bool:

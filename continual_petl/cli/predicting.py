@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from textwrap import indent
 
-from continual_petl.cli._console import plain, print_json, say
+from continual_petl.cli._console import plain, print_json, remark, say
 from continual_petl.cli.columns_out import CopiedColumns, Types, given_columns, prediction_columns
 from continual_petl.cli.predictions_out import in_portions, line_of, write_records
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
@@ -25,7 +25,7 @@ from continual_petl.cli.skipped_rows import SkippedRows, Unusable, UnusableRows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, UnusableRowError, counted
 from continual_petl.heads.predictions import Prediction
-from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, TaskColumns, record_of, route_of
+from continual_petl.predictor.records import ADDED, Record, TaskColumns, record_of, route_of, truncation_notice
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.reader.records import format_of
@@ -60,6 +60,7 @@ class PredictedRows:
         self.skipped = SkippedRows(arguments)
         self._copied: CopiedColumns | None = None  # the columns of the input file, if they are written too
         self._certificates: dict[str, Certificate] = {}
+        self._num_rows, self._truncated = 0, Counter[str]()  # the truncated rows of each task
         if not self._is_named:
             check_can_route(run.store)  # before anything heavy is imported
         elif arguments.task is not None:
@@ -126,6 +127,8 @@ class PredictedRows:
             else:
                 usable.append((named, found))
         faulty.check()
+        self._num_rows += len(usable)
+        self._truncated.update(_nearest(found) for _, found in usable if found.truncated)
         return usable
 
     def generate(self) -> Iterator[str]:
@@ -152,7 +155,7 @@ class PredictedRows:
             return self._given(), missing
         if arguments.output and format_of(Path(arguments.input)) != ".txt":
             # The kinds of the tasks may add more columns.
-            added = {ANSWER, SHARES, NEAR_TIE, *(() if self._is_named else ROUTE)}
+            added = {*ADDED, *(() if self._is_named else ROUTE)}
             self._copied = CopiedColumns(Path(arguments.input), Path(arguments.output), added)
         with self.skipped.written() as unusable:
             for _ in self._read(self._copied, unusable):
@@ -176,19 +179,33 @@ class PredictedRows:
         """Return one printable line."""
         near = " (near a tie)" if prediction.task_near_tie else ""
         if prediction.task is None:
-            nearest = next(iter(prediction.runners_up))
-            return f"{UNKNOWN}{near}\tnearest task: {nearest} {prediction.task_probability:.4f}"
-        line = line_of(prediction, self._certificate(prediction.task))
-        return line if self._is_named else f"{prediction.task} {prediction.task_probability:.4f}{near}\t{line}"
+            line = f"{UNKNOWN}{near}\tnearest task: {_nearest(prediction)} {prediction.task_probability:.4f}"
+        else:
+            found = "" if self._is_named else f"{prediction.task} {prediction.task_probability:.4f}{near}\t"
+            line = found + line_of(prediction, self._certificate(prediction.task))
+        return line + "\ttruncated" * prediction.truncated
 
     def record(self, named: Named, prediction: Prediction) -> Record:
         """Return the record for JSON, or for the output file."""
-        task, column = prediction.task or next(iter(prediction.runners_up)), self.arguments.task_column
+        task, column = _nearest(prediction), self.arguments.task_column
         found = record_of(named.row, prediction, self._certificate(task), named.record)
         if self._is_named:
             return found if column is None or self.arguments.output else {column: task} | found
         route = route_of(prediction)
         return route | found if named.record is None else found | route
+
+    def remark_truncated(self) -> None:
+        """Say on standard error how many of the rows that were predicted so far were truncated, if any were."""
+        if self._truncated:
+            certificates = [self._certificate(task) for task in sorted(self._truncated)]
+            remark(
+                f"{truncation_notice(self._truncated.total(), self._num_rows, certificates)} (`truncated` says which)"
+            )
+
+
+def _nearest(prediction: Prediction) -> str:
+    """Return the task of a row; if it is unknown, the most probable one."""
+    return prediction.task or next(iter(prediction.runners_up))
 
 
 def write(rows: PredictedRows) -> None:
@@ -202,6 +219,7 @@ def write(rows: PredictedRows) -> None:
             yield [rows.record(*each) for each in window]
 
     write_records(path, records(), rows.types(), raw_csv=rows.arguments.raw_csv)
+    rows.remark_truncated()
     if rows.arguments.json:
         print_json({"output": str(path), "answers": dict(counts)} | rows.skipped.as_json())
         return
@@ -231,3 +249,4 @@ def show(rows: PredictedRows) -> None:
             "name the task with --task, or take the nearest with --unknown nearest",
             file=sys.stderr,
         )
+    rows.remark_truncated()

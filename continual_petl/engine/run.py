@@ -506,7 +506,8 @@ class Run:
         """Return the text that a task generates for one row, in pieces, while it is generated.
 
         Joined together, the pieces are exactly the text that `predict` returns, without a stop string and without leading or
-        trailing spaces. Closing the iterator stops the generation.
+        trailing spaces. Closing the iterator stops the generation. If the row is too long, so that only a part of it is read,
+        a warning is logged; `Prediction.truncated` says so of a whole prediction.
 
         Args:
             row: a single row; see `predict`. A list of messages is one conversation.

@@ -30,6 +30,11 @@ class Prediction(_notebook.Pretty):
     """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
     than rounding does; see `ROUNDING`. For a generated text, whether that is so at any of its tokens; with beams in
     bf16 always True. Always False for numbers."""
+    truncated: bool = False
+    """Whether the row was longer than the ``max_length`` tokens of its task, so that only a part of it was read: of a text,
+    its beginning; of a pair, or of a source and its options, a part of either; of a conversation, its newest turns. If the
+    task is unknown, whether only a part was read to find it. Always False for images, and for question-answering, which
+    reads a long context in several windows; but its task is found from the first one."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else is known of the prediction; for question-answering its ``start`` and ``end`` in the context, in characters
     (None without an answer), its ``probability``, and ``no_answer_probability``."""

@@ -147,7 +147,7 @@ class MultipleChoice(OfSeveral):
             rows,
             sequences=Sequences(ids=encoded.ids, offsets=encoded.offsets, starts=starts, types=encoded.types),
             option_texts=tuple(map(tuple, row_options)),
-            num_truncated=int(np.logical_or.reduceat(encoded.cut, starts[:-1]).sum()),
+            truncated=np.logical_or.reduceat(encoded.cut, starts[:-1]),
         )
         _check_distinct(encoded, row_options, how.where, max_length)
         return rows

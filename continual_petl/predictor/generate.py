@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -13,12 +14,14 @@ from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.given import Given
-from continual_petl.predictor.records import Row
+from continual_petl.predictor.records import Row, truncation_notice
 from continual_petl.predictor.row_checks import Request, check_request
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.loaders import EvaluationLoader
+
+_log = logging.getLogger(__name__)
 
 
 def check_generates(certificate: Certificate) -> None:
@@ -40,7 +43,7 @@ def check_generates(certificate: Certificate) -> None:
         )
 
 
-def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bool]:
+def generation_of(models: ModelCache, row: Row, task: str) -> tuple[bool, Callable[[Put], bool]]:
     """Check and encode a row, load the bank, and return the function that generates the text.
 
     Args:
@@ -49,8 +52,9 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
         task: a learned task.
 
     Returns:
-        A function that calls its argument after every token with the next piece, which may be empty, and returns whether the
-        text was nearly another one; an exception raised by the argument ends the generation.
+        Whether the row was truncated; and a function that calls its argument after every token with the next piece, which may
+        be empty, and returns whether the text was nearly another one; an exception raised by the argument ends the
+        generation.
 
     Raises:
         InputError: if the row cannot be used, or the task's texts cannot be shown in pieces.
@@ -66,7 +70,8 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
 
     asked, held = models.store.consistently(checked, task)
     device = held.backbone.model.device
-    (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.certificate.kind)
+    encoded = asked.encoded(models)
+    (batch,) = EvaluationLoader(encoded, 1, models.pad_token_id, kind=asked.certificate.kind)
 
     def generated(put: Put) -> bool:
         near = list[bool]()
@@ -76,12 +81,15 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bo
             respond([held], tensors, decoding=Decoding(tokenizer=models.tokenizer, put=put, near_ties=near))
         return near[0]
 
-    return generated
+    return encoded.is_truncated(0), generated
 
 
 def generate(models: ModelCache, row: Row, task: str) -> Iterator[str]:
     """Return an iterator over the pieces of the text; see `continual_petl.engine.run.Run.generate`."""
-    return _pieces(generation_of(models, row, task))
+    truncated, generated = generation_of(models, row, task)
+    if truncated:  # pieces of a text cannot say it
+        _log.warning("%s", truncation_notice(1, 1, [models.store.certificate(task)]))
+    return _pieces(generated)
 
 
 class _Closed(Exception):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from continual_petl.errors import InputError, known_names
+from continual_petl.errors import InputError, counted, known_names, named_tasks
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.kind_registry import kind_of, kinds
@@ -75,7 +75,9 @@ Unknown = Literal["reject", "nearest"]
 probable task."""
 
 Record = dict[str, Any]
-ANSWER, SHARES, NEAR_TIE = "answer", "probabilities", "near_tie"
+ANSWER, SHARES, NEAR_TIE, TRUNCATED = "answer", "probabilities", "near_tie", "truncated"
+ADDED = (ANSWER, SHARES, NEAR_TIE, TRUNCATED)
+"""The keys that predictions of any kind may add to a row."""
 UNNAMED = ("text", "source", "tokens", "image", "messages")
 """The columns that rows without a task are read from."""
 _BESIDE = {"text_pair": ("text",), "options": ("source", "messages")}
@@ -423,6 +425,8 @@ def record_of(row: Row, prediction: Prediction, certificate: Certificate, given:
     record |= {name: prediction.details.get(name) for name in kind_of(certificate).details}
     if has_near_ties(certificate):
         record[NEAR_TIE] = None if prediction.task is None else prediction.near_tie
+    if can_truncate(certificate):
+        record[TRUNCATED] = prediction.truncated
     return record
 
 
@@ -435,6 +439,29 @@ def _without_bytes(row: Row) -> Row:
 def has_near_ties(certificate: Certificate) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
     return certificate.environment.precision == "bf16" and not kind_of(certificate).has_numbers
+
+
+def can_truncate(certificate: Certificate) -> bool:
+    """Return whether records of a task say if only a part of a row was read: of texts, not of images."""
+    return not kind_of(certificate).reads_images
+
+
+def truncation_notice(number: int, of: int, certificates: Sequence[Certificate]) -> str:
+    """Return what to tell the user if rows were truncated.
+
+    Args:
+        number: number of truncated rows.
+        of: number of all rows.
+        certificates: certificates of the tasks of the truncated rows; for those of unknown tasks, of the most probable one.
+    """
+    rooms = {kind_of(each).rooms(each.max_length, each.max_target_length)[0] for each in certificates}
+    tokens = counted(max(rooms), "token") if len(rooms) == 1 else f"{min(rooms):,} to {max(rooms):,} tokens"
+    read = f"{named_tasks([each.task for each in certificates])} read{'s' * (len(certificates) == 1)}"
+    rows = "the row is" if of == 1 else f"{number:,} of {of:,} rows {'is' if number == 1 else 'are'}"
+    return (
+        f"{rows} longer than the {tokens} that {read}, so only a part of {'it' if number == 1 else 'them'} was read: shorten "
+        "or divide such rows, or learn the task with a larger backbone.max_length"
+    )
 
 
 def route_of(prediction: Prediction) -> Record:

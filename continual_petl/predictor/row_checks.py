@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from continual_petl.errors import InputError, UnusableRowError, show
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
 from continual_petl.kind_registry import kind_of
@@ -67,6 +69,8 @@ class Request:
             raise UnusableRowError(str(error), reason) from error
         if encoded.first_piece is not None and not finding:
             self._check_all_seen(encoded)
+        if finding and encoded.sequences is not None:  # only the first of them is read
+            encoded = replace(encoded, truncated=np.diff(encoded.sequences.starts) > 1)
         return encoded
 
     def _check_all_seen(self, rows: TokenisedRows) -> None:
@@ -210,4 +214,7 @@ def in_words(
             rounding=ROUNDING[precision],
             **own,
         )
-    return [replace(each, task=certificate.task) for each in found]
+    return [
+        replace(each, task=certificate.task, truncated=encoded.is_truncated(position))
+        for each, position in zip(found, positions, strict=True)
+    ]

@@ -7,9 +7,11 @@ Shape suffixes: N rows, T tasks, F features that the router reads per row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,7 +27,7 @@ from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import STATES
 from continual_petl.predictor.given import Given
-from continual_petl.predictor.records import Row
+from continual_petl.predictor.records import Row, truncation_notice
 from continual_petl.predictor.row_checks import accepts, check_request, encoding_of
 from continual_petl.router.discriminant import Router, probabilities
 from continual_petl.router.row_states import StatesBelow, row_states
@@ -36,6 +38,7 @@ from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
 
+_log = logging.getLogger(__name__)
 NUM_RUNNERS_UP = 3
 """Number of tasks that are listed after the most probable one."""
 ROUNDING = {"fp32": (1e-3, 1e-5), "bf16": (0.5, 0.005)}
@@ -60,12 +63,14 @@ class Route:
     """Whether the same row in another batch could get another task, or be unknown in one of them only; see `ROUNDING`."""
     probabilities: Mapping[str, float]
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
+    truncated: bool
+    """Whether only a part of the row was read to find them."""
 
     def with_tasks(self, prediction: Prediction | None) -> Prediction:
         """Return the prediction of this row with the probabilities of the tasks; None stands for a row of an unknown task."""
         others = {task: share for task, share in self.probabilities.items() if prediction is None or task != self.task}
         return replace(
-            prediction or Prediction(),
+            prediction or Prediction(truncated=self.truncated),
             task_probability=self.probabilities[self.task],
             runners_up=others,
             task_near_tie=self.near_tie,
@@ -75,9 +80,18 @@ class Route:
 Encoding = tuple[object, ...]
 """Equal for tasks that encode a row in the same way and use the backbone in the same precision, with the same attention
 implementation."""
-States = Mapping[Encoding, Mapping[int, Array]]
-"""The features that the router reads from each row, ``(F,)``, by encoding and row index; rows that no task takes are left
-out."""
+
+
+class RowState(NamedTuple):
+    """What the router reads from a row in one encoding."""
+
+    features_F: Array
+    truncated: bool
+    """Whether only a part of the row was read; see `Prediction.truncated`."""
+
+
+States = Mapping[Encoding, Mapping[int, RowState]]
+"""What the router reads from each row, by encoding and row index; rows that no task takes are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +132,7 @@ class TaskFinder:
         known: States | None = None,
         below: Mapping[Encoding, StatesBelow] | None = None,
     ) -> States:
-        """Return the features that the router reads from rows; the backbone is frozen, so they are the same after every task.
+        """Return what the router reads from rows; the backbone is frozen, so they are the same after every task.
 
         Args:
             models: the run's backbone and banks.
@@ -143,7 +157,10 @@ class TaskFinder:
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
                     )
-                states[encoding] = dict(zip(indices, states_NF, strict=True))
+                states[encoding] = {
+                    index: RowState(state_F, encoded.is_truncated(number))
+                    for number, (index, state_F) in enumerate(zip(indices, states_NF, strict=True))
+                }
                 if below is not None and own is not None:
                     below[encoding].states.update({indices[position]: own.states[position] for position in own.states})
         return states
@@ -163,7 +180,7 @@ class TaskFinder:
         for encoding, (_, tasks) in self.groups.items():
             if own := states[encoding]:
                 columns = [router.tasks.index(task) for task in tasks]
-                scores_NT[np.ix_(list(own), columns)] = router.scores(np.stack(list(own.values())))[:, columns]
+                scores_NT[np.ix_(list(own), columns)] = router.scores(_features(own.values()))[:, columns]
         for index in np.flatnonzero(np.isneginf(scores_NT).all(1)).tolist():
             raise InputError(
                 f"row {index + 1} is {rows[index]!r:.80}, and no task that can be found without a name accepts such "
@@ -176,27 +193,34 @@ class TaskFinder:
         probability_NT = probabilities(scores_NT)
         best_N = scores_NT.argmax(1)
         gap_N = np.ptp(np.sort(scores_NT, axis=1)[:, -2:], axis=1)  # 0 for a single task
-        unknown_N, near_N = np.zeros(len(scores_NT), dtype=bool), np.zeros(len(scores_NT), dtype=bool)
+        unknown_N, near_N, truncated_N = np.zeros((3, len(scores_NT)), dtype=bool)
         for column in np.unique(best_N).tolist():
             task, indices = router.tasks[column], np.flatnonzero(best_N == column).tolist()
             own, (certificate, _) = states[encodings[task]], self.groups[encodings[task]]
-            excess_n, threshold = router.excess(np.stack([own[index] for index in indices]), task)
+            excess_n, threshold = router.excess(_features(own[index] for index in indices), task)
             unknown_N[indices] = excess_n > 0
             scores, distances = ROUNDING[certificate.environment.precision]
             tied_n = gap_N[indices] <= scores if len(router.tasks) > 1 else False
             near_N[indices] = tied_n | (np.abs(excess_n) <= distances * threshold)
+            truncated_N[indices] = [own[index].truncated for index in indices]
         order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
         return [
             Route(
                 task=router.tasks[int(best)],
                 unknown=bool(unknown),
                 near_tie=bool(near),
+                truncated=bool(truncated),
                 probabilities={router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0},
             )
-            for best, unknown, near, own_T, order_T in zip(
-                best_N, unknown_N, near_N, probability_NT, order_NT.tolist(), strict=True
+            for best, unknown, near, truncated, own_T, order_T in zip(
+                best_N, unknown_N, near_N, truncated_N, probability_NT, order_NT.tolist(), strict=True
             )
         ]
+
+
+def _features(rows: Iterable[RowState]) -> Array:
+    """Return the features of rows, ``(N, F)``."""
+    return np.stack([row.features_F for row in rows])
 
 
 _finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
@@ -260,7 +284,10 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
             f"rows: got {counted(len(rows), 'row')}; give at least one, and only rows of a type that one of the learned "
             "tasks takes (texts, pairs of texts, lists of words, or images)"
         )
-    states_NF = np.stack(list(finder.states(models, rows)[group].values()))
+    read = finder.states(models, rows)[group].values()
+    if number := sum(row.truncated for row in read):  # the distances cannot say it
+        _log.warning("%s", truncation_notice(number, len(rows), [finder.groups[group][0]]))
+    states_NF = _features(read)
     return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ import httpx2
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import UNNAMED, Record
 from continual_petl.streams.schema.containers import plain, record_of, rows_in
+
+_log = logging.getLogger(__name__)
 
 
 class EndpointError(RuntimeError):
@@ -90,6 +93,8 @@ class Client(httpx2.Client):
     def generate(self, row: Any, task: str) -> Iterator[str]:
         """Yield the text that a task generates for one row, in pieces, as it is generated.
 
+        If the row is too long, so that only a part of it was read, a warning is logged at the end.
+
         Args:
             row: one row; see `predict`.
             task: a task that generates text without beam search.
@@ -106,6 +111,10 @@ class Client(httpx2.Client):
             for event in events:
                 data: Any = event.json()
                 if event.event == "end":
+                    if data["predictions"][0].get("truncated"):
+                        _log.warning(
+                            "the row is longer than the tokens that task %r reads, so only a part was read", task
+                        )
                     return
                 if event.event == "error":
                     error = data["error"]

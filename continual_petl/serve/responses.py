@@ -56,6 +56,10 @@ _Shares = Annotated[
 
 _IN_BATCH = "Whether rounding, which depends on the other rows of a batch, could change"
 _NearTie = Annotated[bool, Field(description=f"{_IN_BATCH} the label; only for tasks that predict in bf16.")]
+_Truncated = Annotated[
+    bool,
+    Field(description="Whether the row is longer than the tokens that its task reads, so that only a part was read."),
+]
 _TOKENS = f"{_IN_BATCH} one of the tokens; only for tasks that generate in bf16; with beams always true."
 
 
@@ -77,6 +81,7 @@ class _Found(_Closed):
 class _Text(_Found):
     text: str
     text_pair: NotRequired[str]
+    truncated: _Truncated
 
 
 class LabelPrediction(_Text):
@@ -107,6 +112,7 @@ class TagsPrediction(_Found):
     tokens: str | list[str]
     answer: list[str]
     near_tie: NotRequired[_NearTie]
+    truncated: _Truncated
 
 
 class ImagePrediction(_Found):
@@ -121,6 +127,7 @@ class _Source(_Found):
     source: NotRequired[str]
     messages: NotRequired[str | list[dict[str, Any]]]
     answer: str
+    truncated: _Truncated
 
 
 class TextPrediction(_Source):
@@ -144,7 +151,8 @@ def _prediction_of(kind: Kind) -> Any:
     details = {name: types[detail] for name, detail in kind.details.items()}
     fields = {**get_type_hints(_Found, include_extras=True), **parts, "answer": str, **details}
     name = "".join(word.capitalize() for word in kind.name.split("-"))
-    prediction_type: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]
+    fields |= {"near_tie": NotRequired[_NearTie], "truncated": _Truncated}
+    prediction_type: Any = TypedDict(f"{name}Prediction", fields)  # type: ignore[misc]
     setattr(prediction_type, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010
     prediction_type.__doc__ = f"An answer and what is known of it ({kind.name})."
     return prediction_type
@@ -167,6 +175,7 @@ class NoPrediction(TypedDict):
     options: NotRequired[list[str]]
     answer: None
     near_tie: NotRequired[None]
+    truncated: NotRequired[_Truncated]
 
 
 if TYPE_CHECKING:

@@ -123,8 +123,10 @@ class ServedRun:
             put(piece)
             pieces.append(piece)
 
-        near = generation_of(self._session.models, row, task)(passed_on)
-        return [record(self._catalog, row, Prediction(task=task, value="".join(pieces), near_tie=near))]
+        truncated, generated = generation_of(self._session.models, row, task)
+        near = generated(passed_on)
+        prediction = Prediction(task=task, value="".join(pieces), near_tie=near, truncated=truncated)
+        return [record(self._catalog, row, prediction)]
 
     def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
         """Return the problem of the first row that cannot be predicted, found by halving the rows."""

@@ -123,7 +123,7 @@ def _gaps(one: Prediction, other: Prediction) -> tuple[float, float]:
 def _only(states: States) -> Mapping[int, Any]:
     """Return the states in the one encoding that rows of a task have."""
     (own,) = (found for found in states.values() if found)
-    return own
+    return {index: row.features_F for index, row in own.items()}
 
 
 def routing_changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:

@@ -99,7 +99,7 @@ def states_of(run: Run, finder: TaskFinder, rows: Sequence[Row], pair: bool) -> 
     """Return the states that the router reads from rows of one type, ``(N, F)``."""
     found = finder.states(run.session.models, rows)
     group = next(key for key, (certificate, _) in finder.groups.items() if certificate.pair == pair)
-    return np.stack([found[group][index] for index in range(len(rows))])
+    return np.stack([found[group][index].features_F for index in range(len(rows))])
 
 
 def predicted(

@@ -88,7 +88,7 @@ class TokenisedRows:
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
         ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``, ``option_offsets`` ``(A + 1,)``,
-        ``pixels`` ``(N, 3, H, W)``.
+        ``pixels`` ``(N, 3, H, W)``, ``truncated`` and ``targets_truncated`` ``(N,)``.
     """
 
     ids: NDArray[np.int32]
@@ -101,10 +101,10 @@ class TokenisedRows:
     """Class indices (int64, ``(N,)``), numbers (float64, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
     (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). For targets among options, the index of
     the option (int64, ``(N,)``). ``None`` for rows without labels and for answers that are texts."""
-    num_truncated: int = 0
-    """Number of rows that were longer than ``max_length`` and lost input tokens."""
-    num_targets_truncated: int = 0
-    """Number of targets that lost tokens."""
+    truncated: NDArray[np.bool_] | None = None
+    """Which rows were longer than ``max_length`` and lost input tokens, ``(N,)``; ``None`` if none can."""
+    targets_truncated: NDArray[np.bool_] | None = None
+    """Which targets lost tokens, ``(N,)``; ``None`` without targets that are texts."""
     first_piece: NDArray[np.bool_] | None = None
     """For token-classification, marks the tokens that begin a word, at which the word's tag is predicted."""
     target_ids: NDArray[np.int32] | None = None
@@ -144,6 +144,20 @@ class TokenisedRows:
         """Number of target tokens of each row, ``(N,)``; 0 without targets."""
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
+    def is_truncated(self, number: int) -> bool:
+        """Return whether a row lost input tokens."""
+        return self.truncated is not None and bool(self.truncated[number])
+
+    @property
+    def num_truncated(self) -> int:
+        """Number of rows that lost input tokens."""
+        return 0 if self.truncated is None else int(self.truncated.sum())
+
+    @property
+    def num_targets_truncated(self) -> int:
+        """Number of targets that lost tokens."""
+        return 0 if self.targets_truncated is None else int(self.targets_truncated.sum())
+
     def sums(self, of_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the numbers ``(T,)`` over the tokens of every row, ``(N,)``."""
         row_of_each = np.repeat(np.arange(len(self)), self.lengths)
@@ -163,13 +177,14 @@ class TokenisedRows:
         return np.arange(len(self) + 1) * ((len(self.option_offsets) - 1) // max(1, len(self)))
 
     def take(self, numbers: Sequence[int]) -> TokenisedRows:
-        """Return some of the rows, in the given order. The counts of truncated rows are not carried over."""
+        """Return some of the rows, in the given order."""
         rows = np.asarray(numbers, dtype=np.int64)
         tokens, offsets = spans_of(self.offsets, rows)
         targets: dict[str, Any] = {}
         if self.target_ids is not None and self.target_offsets is not None:
             own, targets["target_offsets"] = spans_of(self.target_offsets, rows)
             targets["target_ids"] = self.target_ids[own]
+            targets["targets_truncated"] = None if self.targets_truncated is None else self.targets_truncated[rows]
         if self.option_ids is not None and self.option_offsets is not None:
             options, _ = spans_of(self.option_starts, rows)
             own, targets["option_offsets"] = spans_of(self.option_offsets, options)
@@ -182,6 +197,7 @@ class TokenisedRows:
             offsets=offsets,
             token_types=None if self.token_types is None else self.token_types[tokens],
             labels=None if self.labels is None else self.labels[tokens if per_token else rows],
+            truncated=None if self.truncated is None else self.truncated[rows],
             first_piece=None if self.first_piece is None else self.first_piece[tokens],
             learned=None if self.learned is None else self.learned[tokens],
             texts=None if self.texts is None else self.texts.take(rows.tolist()),

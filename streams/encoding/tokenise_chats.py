@@ -67,8 +67,10 @@ def tokenise_chats(
         offsets=offsets_of(len(row.source) for row in rows),
         token_types=None,
         labels=None,
-        num_truncated=sum(row.is_cut for row in rows),
-        num_targets_truncated=sum(len(row.target) > target_room for row in rows),
+        truncated=np.array([row.is_cut for row in rows], dtype=np.bool_),
+        targets_truncated=None
+        if answers is None
+        else np.array([len(row.target) > target_room for row in rows], np.bool_),
         target_ids=None if answers is None else _flat(targets),
         target_offsets=None if answers is None else offsets_of(map(len, targets)),
         texts=None if answers is None else Texts(tuple(answers)),

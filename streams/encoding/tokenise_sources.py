@@ -79,7 +79,7 @@ def tokenise_sources(
     encoded = _shortened(encode(tokenizer, ToEncode(sources, None, source_room + closing)), closing)
     target = None if targets is None else _targets(targets, tokenizer, target_room, special=not continues)
     rows = encoded.as_rows(
-        num_targets_truncated=0 if target is None else int(target.cut.sum()),
+        targets_truncated=None if target is None else target.cut,
         target_ids=None if target is None else target.ids,
         target_offsets=None if target is None else target.offsets,
         texts=None if targets is None else Texts(tuple(targets)),

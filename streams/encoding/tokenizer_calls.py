@@ -60,9 +60,8 @@ class Encoded:
 
     def as_rows(self, labels: Any = None, **more: Any) -> TokenisedRows:
         """Return these as rows, with labels and whatever else is known of them."""
-        cut = int(self.cut.sum())
         return TokenisedRows(
-            ids=self.ids, offsets=self.offsets, token_types=self.types, labels=labels, num_truncated=cut, **more
+            ids=self.ids, offsets=self.offsets, token_types=self.types, labels=labels, truncated=self.cut, **more
         )
 
 

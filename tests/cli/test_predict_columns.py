@@ -84,7 +84,7 @@ def test_answers_have_standard_column_names(run: Path, tmp_path: Path, capsys: A
     assert main(["predict", str(run), "--task", "twice", "--input", str(source), "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [(record["text"], record["text_pair"]) for record in records] == ROWS["twice"]
-    assert set(records[0]) == {"text", "text_pair", "answer", "probabilities"}
+    assert set(records[0]) == {"text", "text_pair", "answer", "probabilities", "truncated"}
 
 
 def test_rows_of_several_tasks_use_their_own_columns(run: Path, tmp_path: Path) -> None:

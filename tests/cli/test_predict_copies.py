@@ -53,7 +53,7 @@ def test_input_columns_are_kept_and_answers_appended(run: Path, suffix: str, tmp
     given = ROWS if suffix != ".csv" else [{"id": str(r["id"]), "text": r["text"], "by": r["by"] or ""} for r in ROWS]
     wanted = [{**row, "answer": value} for row, value in zip(given, values, strict=True)]
     found = [json.loads(line) for line in predicted(run, source, ".jsonl").read_text().splitlines()]
-    assert [list(row) for row in found] == [["id", "text", "by", "answer", "probabilities"]] * 3
+    assert [list(row) for row in found] == [["id", "text", "by", "answer", "probabilities", "truncated"]] * 3
     assert [{key: row[key] for key in wanted[0]} for row in found] == wanted
     assert [{key: row[key] for key in wanted[0]} for row in parquet(predicted(run, source, ".parquet"))] == wanted
     with predicted(run, source, ".csv").open(newline="") as file:
@@ -86,8 +86,8 @@ def test_column_names_are_kept(run: Path, tmp_path: Path) -> None:
         json.loads(line) for line in predicted(run, source, ".jsonl", "--task-column", "task").read_text().splitlines()
     ]
     assert [list(row) for row in found] == [
-        ["question", "task", "id", "answer", "probabilities"],
-        ["text", "task", "answer"],
+        ["question", "task", "id", "answer", "probabilities", "truncated"],
+        ["text", "task", "answer", "truncated"],
     ]
     table = parquet(predicted(run, source, ".parquet", "--task-column", "task"))
     assert [(row["question"], row["text"], row["id"]) for row in table] == [("w1", None, 7), (None, "w2", None)]

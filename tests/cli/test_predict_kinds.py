@@ -53,7 +53,7 @@ def records(predict: Callable[..., str], kind: str, *words: str) -> list[dict[st
 
 def test_predict_multilabel(predict: Callable[..., str]) -> None:
     one, two = records(predict, "multilabel", "w10 w11", "w12")
-    assert set(one) == {"text", "answer", "probabilities"}
+    assert set(one) == {"text", "answer", "probabilities", "truncated"}
     assert one["answer"] == [name for name, share in one["probabilities"].items() if share > 0.5]
     assert list(one["probabilities"]) == ["x", "y", "z"]
     lines = predict("multilabel", "w10 w11", "w12").splitlines()
@@ -65,7 +65,7 @@ def test_predict_token_classification(predict: Callable[..., str], tmp_path: Pat
     (record,) = records(predict, "token-classification", "w10 w11 w12")
     assert record["tokens"] == ["w10", "w11", "w12"]
     assert len(record["answer"]) == 3
-    assert set(record) == {"tokens", "answer"}
+    assert set(record) == {"tokens", "answer", "truncated"}
     assert predict("token-classification", "w10 w11 w12") == " ".join(record["answer"]) + "\n"
     file = tmp_path / "rows.jsonl"
     as_json = json.dumps(json.dumps(record["tokens"]))  # as for training, whatever the format
@@ -114,7 +114,7 @@ def test_show_counts_wrong_tags_as_words(runs: dict[str, Path], capsys: pytest.C
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
 def test_predict_generated_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     (record,) = records(predict, kind, "w10 w11")
-    assert set(record) == {"source", "answer"}
+    assert set(record) == {"source", "answer", "truncated"}
     assert predict(kind, "w10 w11") == f"{record['answer']}\n"
     file, answers = tmp_path / "rows.tsv", tmp_path / "answers.jsonl"
     file.write_text("source\tmore\nw10 w11\tx\n")

@@ -166,7 +166,7 @@ def test_files_of_questions_are_predicted(
             table = [*csv.DictReader(lines)]
     else:
         table = [*map(json.loads, output.read_text().splitlines())]
-    names = ["question", "context", "answer", "start", "end", "probability", "no_answer_probability"]
+    names = ["question", "context", "answer", "start", "end", "probability", "no_answer_probability", "truncated"]
     assert [*table[0]] == names
     assert [row["start"] for row in table] == [
         ("" if a.details["start"] is None else str(a.details["start"])) if form == "csv" else a.details["start"]

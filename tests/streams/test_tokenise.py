@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.tokenise import tokenise
+from tests.tiny import TEXT_FAMILIES, make_tokenizer
 
 
 def _words(*numbers: int) -> str:
@@ -39,6 +40,22 @@ def test_truncated_rows_are_counted(tokenizer: PreTrainedTokenizerFast) -> None:
     assert tokenise(exact, None, None, tokenizer, max_length=5).num_truncated == 1
     assert tokenise(exact, None, None, tokenizer, max_length=6).num_truncated == 0
     assert tokenise(TEXTS, PAIRS, None, tokenizer, max_length=12).num_truncated == 2
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_row_is_truncated_if_it_has_more_tokens_than_are_read(family: str, side: str) -> None:
+    tokenizer = make_tokenizer(family)
+    tokenizer.truncation_side = side
+    pairs = [(first, second) for first in range(1, 14) for second in range(1, 14)]
+    firsts, seconds = ([_words(*range(number)) for number in numbers] for numbers in zip(*pairs, strict=True))
+    for second in (None, seconds):
+        ids = tokenizer(firsts, second)["input_ids"]
+        rows = tokenise(firsts, second, None, tokenizer, max_length=9)
+        assert rows.truncated is not None
+        assert rows.truncated.tolist() == [len(row) > 9 for row in ids]
+        chosen = [5, 0, 100, 5]
+        assert rows.take(chosen).num_truncated == sum(rows.is_truncated(number) for number in chosen)
 
 
 def test_the_longer_text_of_a_pair_is_cut_first(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -23,15 +23,18 @@ input file are called:
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
+Records of texts also have "truncated": whether the row was longer than the tokens that its task reads (max_length in the
+stream file), so that only a part of it was read. Lines of such rows end in truncated, and one line on standard error says
+how many there are.
 With --stream, the text that the task generates for one TEXT is printed piece by piece; it is the same text as without
 --stream. Tasks that generate with beams (num_beams above 1) cannot be streamed.
 
 .csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
-rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
-such a column is refused. From .parquet to .parquet, columns keep their types; columns of .jsonl whose values are not all
-text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions, so a
-file or pipe may be of any length. If a row cannot be used, the file is refused; with --bad-rows skip it is left out, and
-written with its line and the reason to a file beside the output.
+rows. --output keeps all columns of --input under their names, and adds answer, probabilities and truncated; an input that
+already has such a column is refused. From .parquet to .parquet, columns keep their types; columns of .jsonl whose values are
+not all text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions,
+so a file or pipe may be of any length. If a row cannot be used, the file is refused; with --bad-rows skip it is left out,
+and written with its line and the reason to a file beside the output.
 
 In .csv, a text (or the name of a column) that a spreadsheet would execute as a formula, since it begins with =, +, -, @, a
 tab or a line break, gets a ' in front, unless it is a plain number such as -0.5; control characters are written as \u001b
@@ -112,7 +115,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that cannot be combined."""
-    from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES
+    from continual_petl.predictor.records import ADDED
     from continual_petl.streams.reader.records import reader_of
     from continual_petl.streams.schema.data_spec import is_url
 
@@ -133,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--unknown: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")
-    if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", ANSWER, SHARES, NEAR_TIE}:
+    if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", *ADDED}:
         raise InputError(
             f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
         )
