@@ -25,7 +25,15 @@ from continual_petl.cli.skipped_rows import SkippedRows, Unusable, UnusableRows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, UnusableRowError, counted
 from continual_petl.heads.predictions import Prediction
-from continual_petl.predictor.records import ADDED, Record, TaskColumns, record_of, route_of, truncation_notice
+from continual_petl.predictor.records import (
+    ADDED,
+    Record,
+    TaskColumns,
+    candidates_of,
+    record_of,
+    route_of,
+    truncation_notice,
+)
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.reader.records import format_of
@@ -34,6 +42,8 @@ NUM_BATCHES = 32
 """Number of batches read together, so that rows of similar length can share a batch."""
 ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "task_near_tie": {"bool"}, "runners_up": {"shares"}}
 """The columns for the task that was found for a row."""
+CANDIDATES: Types = {"candidates": {"json"}}
+"""The column for the predictions of the most probable tasks."""
 UNKNOWN = "(unknown)"
 
 
@@ -54,6 +64,7 @@ class PredictedRows:
     def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
         self.run, self.arguments = run, arguments
         self._is_named = arguments.task is not None or arguments.task_column is not None
+        self._routed = {} if self._is_named else ROUTE | (CANDIDATES if arguments.candidates else {})
         self._specs = {spec.name: spec for spec in run.spec.tasks}
         known = [spec.limits for name, spec in self._specs.items() if arguments.task in (None, name)]
         self._limits = given_limits(arguments, known)
@@ -98,8 +109,9 @@ class PredictedRows:
     def _predict(self, rows: list[Named]) -> list[Prediction]:
         tasks = [named.task for named in rows]
         one_or_many = (tasks[0] or None) if len(set(tasks)) == 1 else tasks
-        size, unknown = self.arguments.batch_size, self.arguments.unknown
-        return self.run.predict([named.row for named in rows], one_or_many, batch_size=size, unknown=unknown)
+        size, unknown, candidates = self.arguments.batch_size, self.arguments.unknown, self.arguments.candidates
+        listed = [named.row for named in rows]
+        return self.run.predict(listed, one_or_many, batch_size=size, unknown=unknown, candidates=candidates)
 
     def _by_halves(self, rows: list[Named]) -> Sequence[Prediction | UnusableRowError]:
         """Return a prediction for each row, or of a file what is wrong with the row."""
@@ -155,7 +167,7 @@ class PredictedRows:
             return self._given(), missing
         if arguments.output and format_of(Path(arguments.input)) != ".txt":
             # The kinds of the tasks may add more columns.
-            added = {*ADDED, *(() if self._is_named else ROUTE)}
+            added = {*ADDED, *self._routed}
             self._copied = CopiedColumns(Path(arguments.input), Path(arguments.output), added)
         with self.skipped.written() as unusable:
             for _ in self._read(self._copied, unusable):
@@ -173,10 +185,17 @@ class PredictedRows:
         else:
             known = {} if self._is_named else {"text": {"text"}, "text_pair": {"text"}}
             known |= {name: kinds for each in certificates for name, kinds in given_columns(each).items()}
-        return known | prediction_columns(certificates) | ({} if self._is_named else ROUTE)
+        return known | prediction_columns(certificates) | self._routed
 
     def line(self, prediction: Prediction) -> str:
-        """Return one printable line."""
+        """Return a printable line, followed by one for each candidate."""
+        lines = [self._line(prediction)]
+        for each in prediction.candidates:
+            assert each.task is not None
+            lines.append(f"  {each.task} {each.task_probability:.4f}\t{line_of(each, self._certificate(each.task))}")
+        return "\n".join(lines)
+
+    def _line(self, prediction: Prediction) -> str:
         near = " (near a tie)" if prediction.task_near_tie else ""
         if prediction.task is None:
             line = f"{UNKNOWN}{near}\tnearest task: {_nearest(prediction)} {prediction.task_probability:.4f}"
@@ -192,6 +211,8 @@ class PredictedRows:
         if self._is_named:
             return found if column is None or self.arguments.output else {column: task} | found
         route = route_of(prediction)
+        if self.arguments.candidates:
+            route["candidates"] = candidates_of(named.row, prediction, self._certificate)
         return route | found if named.record is None else found | route
 
     def remark_truncated(self) -> None:

@@ -443,7 +443,13 @@ class Run:
     # Predictions. A string, a tuple and a mapping are iterable too: the first signature that fits applies.
     @overload
     def predict(  # type: ignore[overload-overlap]  # a text is iterable too
-        self, rows: OneRow, task: str | None = None, *, batch_size: int = 32, unknown: Unknown | None = None
+        self,
+        rows: OneRow,
+        task: str | None = None,
+        *,
+        batch_size: int = 32,
+        unknown: Unknown | None = None,
+        candidates: int | None = None,
     ) -> Prediction: ...
     @overload
     def predict(
@@ -453,6 +459,7 @@ class Run:
         *,
         batch_size: int = 32,
         unknown: Unknown | None = None,
+        candidates: int | None = None,
     ) -> list[Prediction]: ...
     def predict(
         self,
@@ -461,6 +468,7 @@ class Run:
         *,
         batch_size: int = 32,
         unknown: Unknown | None = None,
+        candidates: int | None = None,
     ) -> Prediction | list[Prediction]:
         """Return the prediction for one row, or a list of predictions for several rows, each by the bank of its row's task.
 
@@ -473,6 +481,8 @@ class Run:
             batch_size: rows per batch.
             unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
                 gets no prediction; ``nearest``: the bank of the most probable task predicts it.
+            candidates: allowed only without a task: 1 to 4; of each row, also return the predictions of so many of its most
+                probable tasks, in `Prediction.candidates`.
 
         Example::
 
@@ -483,7 +493,9 @@ class Run:
         with heavy_imports():
             from continual_petl.predictor.predictor import Predictor  # imports torch and transformers
 
-        return Predictor(self.session.models).predict(rows, task, batch_size=batch_size, unknown=unknown)
+        return Predictor(self.session.models).predict(
+            rows, task, batch_size=batch_size, unknown=unknown, candidates=candidates
+        )
 
     @overload
     def predict_all(  # type: ignore[overload-overlap]  # a text is iterable too

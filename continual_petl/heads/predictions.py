@@ -43,6 +43,9 @@ class Prediction(_notebook.Pretty):
     runners_up: Mapping[str, float] = field(default_factory=dict)
     """The next most probable tasks, the most probable first; if the task is unknown, these include the most probable one.
     Empty if the task was named."""
+    candidates: tuple[Prediction, ...] = ()
+    """The predictions of the most probable tasks, the most probable first, each with its ``task_probability``; empty unless
+    several were asked for."""
     task_near_tie: bool = False
     """Whether the same row in another batch could get another task, or be unknown in one of them only. Always False if the
     task was named."""

@@ -17,7 +17,14 @@ from continual_petl.predictor.batching import groups, mixed_batches, same_batche
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.records import Row, Unknown
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
-from continual_petl.predictor.task_finder import chosen_states, kept_states, task_finder, with_states
+from continual_petl.predictor.task_finder import (
+    check_candidates,
+    chosen_states,
+    kept_states,
+    task_finder,
+    with_candidates,
+    with_states,
+)
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.folder.progress import not_learned
@@ -43,6 +50,7 @@ class Predictor:
         *,
         batch_size: int = 32,
         unknown: Unknown | None = None,
+        candidates: int | None = None,
     ) -> Prediction | list[Prediction]:
         """Return the prediction for a single row, or a list of predictions in the order of the rows.
 
@@ -63,6 +71,9 @@ class Predictor:
             batch_size: rows per batch.
             unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
                 gets no prediction; ``nearest``: the bank of the most probable task predicts it.
+            candidates: allowed only without a task: of each row, also return the predictions of so many of its most probable
+                tasks, in `Prediction.candidates`. They take a pass of the banks for each candidate, but no other pass of the
+                layers below them.
 
         Returns:
             A single prediction for a single row, otherwise a list with one prediction per row.
@@ -74,10 +85,12 @@ class Predictor:
         """
         if unknown not in (None, "reject", "nearest"):
             raise InputError(f"unknown: got {unknown!r}; allowed: 'reject' and 'nearest'")
+        check_candidates(candidates)
         if task is None:
-            return self._found(rows, batch_size, unknown or "reject")
-        if unknown is not None:
-            raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
+            return self._found(rows, batch_size, unknown or "reject", candidates)
+        for name, value in {"unknown": unknown, "candidates": candidates}.items():
+            if value is not None:
+                raise InputError(f"{name}: got {value!r}, but a task was named: leave one of the two out")
         if not isinstance(task, str):
             return self.predict_each(rows, task, batch_size=batch_size)
         self._check_learned([task])
@@ -111,7 +124,9 @@ class Predictor:
         predictions = self._by_row(given.rows_of(tasks), dict(enumerate(tasks)), batch_size)
         return [predictions[number] for number in range(len(tasks))]
 
-    def _found(self, rows: Any, batch_size: int, unknown: Unknown) -> Prediction | list[Prediction]:
+    def _found(
+        self, rows: Any, batch_size: int, unknown: Unknown, candidates: int | None
+    ) -> Prediction | list[Prediction]:
         """Return the predictions of rows without a task, each with the bank of the task that the router finds for it."""
         finder = task_finder(self._models)
         given = Given(self._models.store, rows)
@@ -120,9 +135,18 @@ class Predictor:
             return []
         kept = kept_states(self._models, finder, len(listed))
         routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
-        tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
-        by_index = self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
-        predictions = [route.with_tasks(by_index.get(index)) for index, route in enumerate(routes)]
+
+        def by_tasks(tasks: Mapping[int, str]) -> dict[int, Prediction]:
+            return self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
+
+        known = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
+        asked = {index: candidates for index in range(len(routes)) if candidates}
+        best = by_tasks(known | {index: routes[index].task for index in asked})
+        more = with_candidates(dict(enumerate(routes)), best, asked, by_tasks)
+        predictions = [
+            route.with_tasks(best[index] if index in known else None, more.get(index, ()))
+            for index, route in enumerate(routes)
+        ]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -462,6 +462,15 @@ def truncation_notice(number: int, of: int, certificates: Sequence[Certificate])
         f"{rows} longer than the {tokens} that {read}, so only a part of {'it' if number == 1 else 'them'} was read: shorten "
         "or divide such rows, or learn the task with a larger backbone.max_length"
     )
+
+
+def candidates_of(row: Row, prediction: Prediction, certificate_of: Callable[[str], Certificate]) -> list[Record]:
+    """Return a record for each candidate of a prediction, without the row."""
+    return [
+        {"task": task, "task_probability": each.task_probability} | record_of(row, each, certificate_of(task), {})
+        for each in prediction.candidates
+        if (task := each.task) is not None
+    ]
 
 
 def route_of(prediction: Prediction) -> Record:

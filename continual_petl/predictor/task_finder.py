@@ -8,7 +8,7 @@ Shape suffixes: N rows, T tasks, F features that the router reads per row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -41,6 +41,8 @@ from continual_petl.store.open_run import check_can_route
 _log = logging.getLogger(__name__)
 NUM_RUNNERS_UP = 3
 """Number of tasks that are listed after the most probable one."""
+MAX_CANDIDATES = NUM_RUNNERS_UP + 1
+"""Maximum number of tasks that predict a row without a task."""
 ROUNDING = {"fp32": (1e-3, 1e-5), "bf16": (0.5, 0.005)}
 """How much a row's result can depend on the other rows of its batch, by precision of the backbone: the difference of two
 tasks' log-probabilities, and the distance from a task as a share of its threshold; docs/explanation/bit-identity.md has the
@@ -66,7 +68,11 @@ class Route:
     truncated: bool
     """Whether only a part of the row was read to find them."""
 
-    def with_tasks(self, prediction: Prediction | None) -> Prediction:
+    def candidates(self, number: int) -> list[str]:
+        """Return this many of the most probable tasks, the most probable first; fewer if the others have no probability."""
+        return [self.task, *(task for task in self.probabilities if task != self.task)][:number]
+
+    def with_tasks(self, prediction: Prediction | None, candidates: tuple[Prediction, ...] = ()) -> Prediction:
         """Return the prediction of this row with the probabilities of the tasks; None stands for a row of an unknown task."""
         others = {task: share for task, share in self.probabilities.items() if prediction is None or task != self.task}
         return replace(
@@ -74,7 +80,43 @@ class Route:
             task_probability=self.probabilities[self.task],
             runners_up=others,
             task_near_tie=self.near_tie,
+            candidates=candidates,
         )
+
+
+def check_candidates(number: object) -> None:
+    """Raise `InputError` unless so many candidates can be asked for; None asks for none."""
+    if number is not None and (type(number) is not int or not 1 <= number <= MAX_CANDIDATES):
+        raise InputError(
+            f"candidates: got {number!r}; allowed: 1 to {MAX_CANDIDATES}, the number of tasks that predict each row"
+        )
+
+
+def with_candidates(
+    routes: Mapping[int, Route],
+    best: Mapping[int, Prediction],
+    candidates: Mapping[int, int],
+    predict: Callable[[Mapping[int, str]], Mapping[int, Prediction]],
+) -> dict[int, tuple[Prediction, ...]]:
+    """Return the predictions of the most probable tasks of each row, by the row's index.
+
+    Args:
+        routes: the tasks that each row may belong to.
+        best: the predictions of the most probable tasks.
+        candidates: the number of tasks that were asked for, of the rows where any were.
+        predict: returns the predictions of some rows, each by the task that is given for it.
+    """
+    ranked = {index: routes[index].candidates(number) for index, number in candidates.items()}
+    by_rank = [best]
+    for rank in range(1, max(map(len, ranked.values()), default=0)):
+        by_rank.append(predict({index: tasks[rank] for index, tasks in ranked.items() if rank < len(tasks)}))
+    return {
+        index: tuple(
+            replace(predictions[index], task_probability=routes[index].probabilities[task])
+            for predictions, task in zip(by_rank, tasks, strict=False)
+        )
+        for index, tasks in ranked.items()
+    }
 
 
 Encoding = tuple[object, ...]

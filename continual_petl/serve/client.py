@@ -62,6 +62,7 @@ class Client(httpx2.Client):
         task: str | Sequence[str | None] | None = None,
         *,
         unknown: Literal["reject", "nearest"] | None = None,
+        candidates: int | None = None,
     ) -> Any:
         """Return the record of one row, or a list with one record per row.
 
@@ -72,6 +73,7 @@ class Client(httpx2.Client):
                 columns.
             task: the task of all rows, or one per row; None: the endpoint finds the task of each row.
             unknown: what happens to rows that resemble no task's rows; None: the endpoint's setting.
+            candidates: of each row without a task, also return the predictions of so many of its most probable tasks.
 
         Raises:
             InputError: if ``inputs`` cannot be sent as JSON.
@@ -86,6 +88,7 @@ class Client(httpx2.Client):
             "inputs": rows,
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
             "unknown": unknown,
+            "candidates": candidates,
         }
         records: list[Record] = self._answer(self.post("/v1/predict", json=_plain(body)))["predictions"]
         return records[0] if single else records

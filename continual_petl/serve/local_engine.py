@@ -127,6 +127,8 @@ class LocalEngine(Engine):
         queues: dict[str, list[int]] = {}
         for index, task in enumerate(asked.tasks):
             texts = task is not None and catalog.certificate(task).generation is not None
+            if task is None and asked.candidates:  # any task may be among the candidates
+                texts = any(catalog.certificate(name).generation is not None for name in catalog.store.tasks)
             queues.setdefault("texts" if texts else "labels", []).append(index)
         parts = [asyncio.ensure_future(self._in_queue(name, asked, own)) for name, own in queues.items()]
         try:

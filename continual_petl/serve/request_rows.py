@@ -12,14 +12,15 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.predictor.generate import check_generates
 from continual_petl.predictor.records import Row, RowForm, standard_columns
 from continual_petl.predictor.row_checks import check_request
+from continual_petl.predictor.task_finder import MAX_CANDIDATES
 from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row, no_routing
@@ -33,6 +34,11 @@ _MAX_PIXELS = 2**25
 """A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
 
 
+def _whole(value: Any) -> Any:
+    """Return 3 for 3.0, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class PredictRequest(BaseModel):
     """Rows to predict; `continual_petl.serve.request_schema` describes them completely."""
 
@@ -41,6 +47,7 @@ class PredictRequest(BaseModel):
     inputs: str | dict[str, Any] | list[Any]
     task: str | list[str | None] | None = None
     unknown: Literal["reject", "nearest"] | None = None
+    candidates: Annotated[Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] | None, BeforeValidator(_whole)] = None
     stream: bool = False
 
 
@@ -48,6 +55,7 @@ _KEYS = {
     "inputs": "one row (a text or an object), or a list of rows",
     "task": "the name of a task, a list with a name or null for each row, or null",
     "unknown": "'reject', 'nearest' or null",
+    "candidates": f"a whole number from 1 to {MAX_CANDIDATES}, or null",
     "stream": "true or false",
 }
 
@@ -65,7 +73,7 @@ def fault_of(body: Any, place: Sequence[Any]) -> str:
     """
     if not isinstance(body, dict):
         got = "empty, or null" if body is None else in_json(body)
-        return f"the body is {got}; send an object with the key inputs, and optionally task, unknown and stream"
+        return f"the body is {got}; send an object with the key inputs, and optionally task, unknown, candidates and stream"
     key = str(place[0]) if place else ""
     if key not in _KEYS:
         return f"{key!r:.80} is not a key of a request{did_you_mean(key, _KEYS)}; allowed: {', '.join(_KEYS)}"
@@ -88,6 +96,8 @@ class Asked:
     unknown: Unknown
     numbers: Sequence[int]
     """1-based number of each row in the request."""
+    candidates: int | None = None
+    """Of each row without a task, the number of tasks that also predict it."""
     put: Callable[[str], None] | None = None
     """For one row of a task that generates text: called with each piece; an exception that it raises ends the generation."""
 
@@ -108,6 +118,7 @@ class Asked:
             tasks=[self.tasks[index] for index in indices],
             unknown=self.unknown,
             numbers=[self.numbers[index] for index in indices],
+            candidates=self.candidates,
             put=self.put,
         )
 
@@ -128,6 +139,10 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         what = f"task: {len(tasks):,} tasks for {len(values):,} rows"
         raise Problem(409, "bad_request", f"{what}; give one per row, or one for all")
     _check_options(values, tasks, catalog, settings.max_rows)
+    num_predictions = len(tasks) + (request.candidates or 1) * tasks.count(None) - tasks.count(None)
+    if len(tasks) > 1 and num_predictions > settings.max_rows:
+        what = f"{len(tasks):,} rows, which count as {num_predictions:,}, each once per candidate"
+        raise _too_many_rows(what, settings.max_rows)
     rows: list[Row] = []
     taken, most = catalog.taken(), settings.max_characters
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
@@ -148,7 +163,8 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
             raise Problem(409, "bad_row", str(error), row=index + 1) from error
     if request.stream:
         _check_stream(tasks, catalog, settings)
-    return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
+    numbers = range(1, len(rows) + 1)
+    return Asked(rows, tasks, request.unknown or settings.unknown, numbers, request.candidates)
 
 
 def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:

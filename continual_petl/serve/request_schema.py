@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from continual_petl.kind import MAX_OPTIONS
+from continual_petl.predictor.task_finder import MAX_CANDIDATES
 from continual_petl.serve.accepted_rows import PAIR, UNNAMED, AcceptedRows, Form, bare
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
@@ -104,6 +105,14 @@ def _request(settings: ServeSettings, named: Sequence[str], unnamed: Sequence[st
             "description": "What to return for rows without a task name that resemble no task's rows: no prediction "
             "(reject), or the prediction of the most probable task (nearest); null: the endpoint's setting.",
             "enum": ["reject", "nearest", None],
+            "default": None,
+        },
+        "candidates": {
+            "description": "Of each row without a task name, also return the predictions of so many of its most probable "
+            "tasks; null: of none.",
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": MAX_CANDIDATES,
             "default": None,
         },
         "stream": {

@@ -69,13 +69,27 @@ class _Closed(TypedDict):
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
 
+class Candidate(TypedDict):
+    """The prediction of one of the most probable tasks; it has the other keys of a prediction of the task's kind, too."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    task: str
+    task_probability: Share
+    answer: str | float | list[str] | None
+
+
+_Candidates = Annotated[list[Candidate], Field(description="The most probable first; only if they were asked for.")]
+
+
 class _Found(_Closed):
-    """What every record has. The last three keys are there if the request did not name the row's task."""
+    """What every record has. The keys after the task are there if the request did not name it."""
 
     task: str
     task_probability: NotRequired[Share]
     task_near_tie: NotRequired[Annotated[bool, Field(description=f"{_IN_BATCH} which task is found.")]]
     runners_up: NotRequired[Annotated[dict[str, Share], Field(description="The next most probable tasks.")]]
+    candidates: NotRequired[_Candidates]
 
 
 class _Text(_Found):
@@ -167,6 +181,7 @@ class NoPrediction(TypedDict):
     task_probability: Share
     task_near_tie: bool
     runners_up: dict[str, Share]
+    candidates: NotRequired[_Candidates]
     text: NotRequired[str]
     text_pair: NotRequired[str]
     tokens: NotRequired[str | list[str]]

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from continual_petl.engine.session import Session
@@ -20,7 +20,7 @@ from continual_petl.heads.predictions import Prediction
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.predictor.records import Record, Row, record_of, route_of
+from continual_petl.predictor.records import Record, Row, candidates_of, record_of, route_of
 from continual_petl.predictor.task_finder import (
     Encoding,
     Route,
@@ -28,6 +28,7 @@ from continual_petl.predictor.task_finder import (
     chosen_states,
     kept_states,
     task_finder,
+    with_candidates,
 )
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.serve.accepted_rows import IMAGE, in_words
@@ -201,18 +202,26 @@ class ServedRun:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
         unknown = [job.unknown for job in jobs for _ in job.rows]
+        numbers = [job.candidates for job in jobs for _ in job.rows]
         named = {index: task for index, task in enumerate(tasks) if task is not None}
         unnamed = [index for index in range(len(rows)) if index not in named]
         listed, chosen, later = [rows[index] for index in unnamed], dict[int, str](), set[int]()
         finder, kept, routes = self._routes(listed) if listed else (None, None, [])
+        candidates = {place: number for place, index in enumerate(unnamed) if (number := numbers[index])}
+        rejected = {
+            unnamed[place]
+            for place, route in enumerate(routes)
+            if route.unknown and unknown[unnamed[place]] != "nearest"
+        }
         for place, route in enumerate(routes):
-            if route.unknown and unknown[unnamed[place]] != "nearest":
+            if unnamed[place] in rejected and place not in candidates:
                 continue
             if not self._generates and self._catalog.certificate(route.task).generation is not None:
                 later.add(unnamed[place])
             else:
                 chosen[place] = route.task
-        self._verify([*named.values(), *chosen.values()])
+        more = [task for place, number in candidates.items() for task in routes[place].candidates(number)]
+        self._verify([*named.values(), *chosen.values(), *more])
         predictor, size = Predictor(self._session.models), self._settings.batch_rows
         # Rows whose task was found resume from the pass that found it, if the banks allow it.
         below = None if finder is None else chosen_states(finder, kept, chosen)
@@ -223,8 +232,18 @@ class ServedRun:
             predictions = predictor.resume(rows, named, None, batch_size=size)
             found = predictor.resume(listed, chosen, below, batch_size=size)
             predictions |= {unnamed[place]: prediction for place, prediction in found.items()}
+        best = {place: predictions[index] for place, index in enumerate(unnamed) if index in predictions}
+
+        def by_tasks(tasks: Mapping[int, str]) -> dict[int, Prediction]:
+            assert finder is not None
+            return predictor.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=size)
+
+        found_more = with_candidates(dict(enumerate(routes)), best, candidates, by_tasks)
         by_index = dict(zip(unnamed, routes, strict=True))
-        predictions |= {index: route.with_tasks(predictions.get(index)) for index, route in by_index.items()}
+        predictions |= {
+            index: route.with_tasks(None if index in rejected else predictions.get(index), found_more.get(place, ()))
+            for place, (index, route) in enumerate(by_index.items())
+        }
         outcomes = iter(
             by_index[index] if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)
@@ -256,5 +275,8 @@ def record(catalog: Catalog, row: Row, prediction: Prediction) -> Record:
     """Return one row's record, in the format of ``predict --json``; images are left out."""
     inputs: Record | None = {} if isinstance(row, dict) else None
     certificate = catalog.certificate(prediction.task or next(iter(prediction.runners_up)))
-    route = route_of(prediction) if prediction.task_probability is not None else {"task": prediction.task}
+    named: Record = {"task": prediction.task}
+    route = named if prediction.task_probability is None else route_of(prediction)
+    if prediction.candidates:
+        route["candidates"] = candidates_of(row, prediction, catalog.certificate)
     return route | record_of(row, prediction, certificate, inputs)

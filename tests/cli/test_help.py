@@ -72,6 +72,7 @@ COMMANDS = {
             "--bad-rows",
             "--batch-size",
             "--unknown",
+            "--candidates",
             "--stream",
             "--remote-code",
             "--json",

@@ -164,7 +164,9 @@ def test_problem_found_in_a_batch_names_its_row(client: TestClient, inputs: Any,
     assert f"row {row} " in error["message"]
 
 
-_OBJECT = "send an object with the key inputs, and optionally task, unknown and stream; /docs describes a request"
+_OBJECT = (
+    "send an object with the key inputs, and optionally task, unknown, candidates and stream; /docs describes a request"
+)
 _TASK = "give the name of a task, a list with a name or null for each row, or null; /docs describes a request"
 _INPUTS = "give one row (a text or an object), or a list of rows; /docs describes a request"
 
@@ -202,8 +204,8 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
         (
             b'{"inputs": "w1", "tsk": "first"}',
             422,
-            "'tsk' is not a key of a request (did you mean 'task'?); allowed: inputs, task, unknown, stream; /docs describes "
-            "a request",
+            "'tsk' is not a key of a request (did you mean 'task'?); allowed: inputs, task, unknown, candidates, stream; "
+            "/docs describes a request",
         ),
         (
             b'{"inputs": "\xff"}',

@@ -2,9 +2,11 @@ r"""Predict rows, each with the bank of its task.
 
 Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
-task is printed as (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output,
-records also have task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text
-(and text_pair), source or messages (and options, if each row has its own), tokens or image.
+task is printed as (unknown); with --unknown nearest, the most probable task predicts it. Where tasks read the same texts
+and ask different questions, no probability can tell which one is meant: --candidates 3 also prints what each of the three
+most probable tasks predicts. With --json and --output, records also have task (empty if unknown), task_probability,
+runners_up and, if asked for, candidates; the rows of a file are in the columns text (and text_pair), source or messages (and
+options, if each row has its own), tokens or image.
 
 A row has the same form as the task's training rows: a text; two texts separated by a tab (pairs); words separated by spaces
 (token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns
@@ -83,6 +85,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
     text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
+    text = "for rows without a task name: also print the predictions of the N most probable tasks of each row (1 to 4)"
+    command.add_argument("--candidates", metavar="N", type=int, help=text)
     text = "print the text that the task given by --task generates for one TEXT, piece by piece"
     command.add_argument("--stream", action="store_true", help=text)
     add_remote_code(command)
@@ -132,8 +136,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             "--task, --task-column: both were given; give the task of all rows, or the column that names the task of each row"
         )
-    if arguments.unknown is not None and (arguments.task is not None or arguments.task_column is not None):
-        raise InputError("--unknown: only for rows whose task is not named; leave it out")
+    for name in ("unknown", "candidates"):
+        if getattr(arguments, name) is not None and (arguments.task is not None or arguments.task_column is not None):
+            raise InputError(f"--{name}: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")
     if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", *ADDED}:
