@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import locked
 from continual_petl.banks.config.spec import select_layers
-from continual_petl.errors import InputError, counted
+from continual_petl.errors import InputError, UnusableRowError, counted
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import STATES
@@ -37,6 +37,7 @@ from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 _log = logging.getLogger(__name__)
 NUM_RUNNERS_UP = 3
@@ -182,15 +183,18 @@ class TaskFinder:
             batch_size: rows per batch.
             known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
             below: where to store the token states of the rows, by encoding and row index; None stores none.
+
+        Raises:
+            UnusableRowError: if all tasks that take rows of a row's type refuse this one.
         """
-        states = dict(known or {})
+        states, refused = dict(known or {}), dict[int, UnusableRowError]()
         for encoding, (certificate, _) in self.groups.items():
             if encoding in states:
                 continue
             indices = [index for index, row in enumerate(rows) if accepts(row, certificate)]
             states[encoding] = {}
-            if indices:
-                encoded = check_request(rows, indices, certificate).encoded(models, finding=True)
+            indices, encoded = _encoded(models, rows, indices, certificate, refused)
+            if encoded is not None:
                 backbone = models.backbone_of(certificate.task)
                 backbone.model.train(False)
                 own = None if below is None else StatesBelow(layer=below[encoding].layer)
@@ -205,6 +209,9 @@ class TaskFinder:
                 }
                 if below is not None and own is not None:
                     below[encoding].states.update({indices[position]: own.states[position] for position in own.states})
+        for index, error in refused.items():
+            if not any(index in own_states for own_states in states.values()):
+                raise UnusableRowError(f"row {index + 1}: {error.reason}", error.reason)
         return states
 
     def routes(self, rows: Sequence[Row], states: States) -> list[Route]:
@@ -263,6 +270,37 @@ class TaskFinder:
 def _features(rows: Iterable[RowState]) -> Array:
     """Return the features of rows, ``(N, F)``."""
     return np.stack([row.features_F for row in rows])
+
+
+def _encoded(
+    models: ModelCache,
+    rows: Sequence[Row],
+    indices: Sequence[int],
+    certificate: Certificate,
+    refused: dict[int, UnusableRowError],
+) -> tuple[Sequence[int], TokenisedRows | None]:
+    """Return the indices of the rows that a task can read, and these rows encoded; None if there are none.
+
+    A row that the encoding refuses cannot be a row of this task, but may be one of another.
+
+    Args:
+        models: the run's tokenizer and image processing.
+        rows: all rows.
+        indices: the rows whose type the task takes.
+        certificate: the certificate of the task.
+        refused: where to store why a row is refused, by its index.
+    """
+    if not indices:
+        return indices, None
+    try:
+        return indices, check_request(rows, indices, certificate).encoded(models, finding=True)
+    except UnusableRowError as error:
+        if len(indices) == 1:
+            refused[indices[0]] = error
+            return [], None
+    middle = len(indices) // 2
+    halves = [_encoded(models, rows, half, certificate, refused)[0] for half in (indices[:middle], indices[middle:])]
+    return _encoded(models, rows, [index for half in halves for index in half], certificate, refused)
 
 
 _finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
