@@ -38,7 +38,7 @@ def drop_task(run_dir: str | Path, task: str | None = None, *, entry: int | None
         line: ForgetLine | None = None
         if entry is not None:
             line = forget_entry(store, entry)
-            task = line.task
+            task = None if line is None else line.task
         elif task is not None and not unfinished:
             line = _forget_task(spec, store, task)
         others = tuple(known for known in spec.tasks if known.name != task)

@@ -104,9 +104,14 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
             environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
         )
         write_certificate(folder / "bank.json", certificate)
-    # The line of the new bank, which continues the chain. If it cannot be written, the bank counts, and the next command that
-    # writes adds the line.
-    store.append(())
+    try:
+        store.append(())  # the line of the new bank, which continues the chain
+    except StoreError as error:
+        raise StoreError(
+            f"{store.folder}: task {task!r} is learned and its bank counts, but its line in {store.ledger_file.name} could "
+            f"not be written ({error.__cause__ or error}). Free up space on that disk, or fix the reported problem: the next "
+            "command that writes to the run adds the line."
+        ) from error
     if old is not None:
         with suppress(StoreError):  # otherwise the next command that writes deletes the old bank
             store.clean()

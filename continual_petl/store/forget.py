@@ -29,19 +29,28 @@ def forget_task(store: Store, task: str) -> ForgetLine:
     return forget_line(index, predecessor, commit, "forgotten" if lost is None else "lost")
 
 
-def forget_entry(store: Store, number: int) -> ForgetLine:
+def forget_entry(store: Store, number: int) -> ForgetLine | None:
     """Return the line that drops a missing bank, given by its position in the chain.
+
+    Returns:
+        None if the ledger has this line already, since the same command may have been killed after it was written.
 
     Raises:
         InputError: if no bank is missing there.
     """
-    missing = {commit.index: commit for commit in store.state().missing.values()}
+    state = store.state()
+    missing = {commit.index: commit for commit in state.missing.values()}
     if number not in missing:
+        learned = {commit.index for commit in state.commits.values()}
+        if number not in learned and number in {
+            stone.removed.index for stone in store.tombstones() if stone.why == "lost"
+        }:
+            return None
         known = ", ".join(map(str, missing)) or "none"
         raise InputError(
             f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing entries: {known}"
         )
-    index, predecessor = store.state().entries.next
+    index, predecessor = state.entries.next
     return forget_line(index, predecessor, missing[number], "lost")
 
 

@@ -16,7 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.certificate.pinned_backbone import PinnedBackbone
 from continual_petl.store.folder.stream_seal import stream_problem
-from continual_petl.store.ledger.lines import CommitLine, FinishedLine, Result
+from continual_petl.store.ledger.lines import CommitLine, Result, unfinished
 from continual_petl.store.store import Store
 
 _T = TypeVar("_T")
@@ -89,8 +89,7 @@ class Inspection:
 
     def unfinished(self) -> Iterator[TaskCheck]:
         """Yield a failed check if the ledger has lost lines: a run finishes a task before it starts the next."""
-        named = {line.task for line in self.lines if isinstance(line, FinishedLine)}
-        without = [commit.task for commit in self.commits[:-1] if commit.task not in named]
+        without = unfinished(self.commits[:-1], self.lines)
         if without and LEDGER not in self.unreadable:
             tasks = ", ".join(map(repr, without))
             yield failed_check(

@@ -93,6 +93,20 @@ def test_failing_writes_leave_the_run_unchanged(learned: Learned, tmp_path: Path
         assert learned.fails_at(call, number, tmp_path / "run") == []
 
 
+def test_error_after_the_bank_is_there_says_that_it_counts(
+    learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appears = [number for number, call in enumerate(learned.calls) if call == "rename"][-2]  # the last removes progress
+    line = appears + learned.calls[appears:].index("write")
+    run = shutil.copytree(learned.folder, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        FaultyDisk(line, errno.ENOSPC).put_in(patch)
+        with pytest.raises(StoreError, match=r"task 'two' is learned and its bank counts, .* could not be written"):
+            learn(learned.tasks, run)
+    assert Run(run).store.tasks == ["one", "two"]
+    assert bank_digests(learn(learned.tasks, run)) == learned.digests
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_FORK, reason="needs fork and /proc")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -21,7 +21,8 @@ from continual_petl.store.certificate.certificate import read_certificate
 from continual_petl.store.certificate.history import read_history
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed
-from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, problems
+from continual_petl.store.ledger.lines import CommitLine
+from tests.store.tampering import change_tensors, edit, learn_one_more, lines_of, nudge, problems
 
 Folder = Callable[..., Path]
 
@@ -194,6 +195,16 @@ def test_missing_results_are_reported(folder: Path) -> None:
     (name, told), *more = problems(folder).items()
     assert (name, more) == ("(ledger.jsonl)", [])
     assert "its lines about 'one', 'two' are missing" in told
+
+
+def test_missing_results_of_a_replacement_are_reported(folder: Path, backbone_folder: Folder) -> None:
+    """The lines about the bank that it replaced are still there."""
+    learn_one_more(backbone_folder(), folder, replace=["two"])
+    path = folder / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    (number,) = [n for n, line in enumerate(lines_of(folder)) if isinstance(line, CommitLine) and line.index == 3]
+    path.write_bytes(b"".join(lines[: number + 1]))  # entry 4, the newest, follows from its folder
+    assert "its lines about 'two' are missing" in problems(folder)["(ledger.jsonl)"]
 
 
 def test_missing_newest_bank_is_reported(folder: Path) -> None:

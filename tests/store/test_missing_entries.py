@@ -166,6 +166,15 @@ def test_entry_is_dropped_by_its_number(folder: Path, capsys: pytest.CaptureFixt
     assert main(["forget", str(folder), "--entry", "1", "--yes"]) == 0
     assert "forgot entry 1 of the chain; remaining tasks: one, three" in capsys.readouterr().out
     assert problems(folder) == {}
+    # The same command may have been killed after it wrote the line; a number never stands for another bank.
+    lines = (folder / "ledger.jsonl").read_bytes()
+    assert main(["forget", str(folder), "--entry", "1", "--yes"]) == 0
+    assert "remaining tasks: one, three" in capsys.readouterr().out
+    assert (folder / "ledger.jsonl").read_bytes() == lines
+    # What was dropped on purpose was never missing.
+    forget(folder, "three")
+    assert main(["forget", str(folder), "--entry", "2", "--yes"]) == 2
+    assert "this entry of the chain is not missing" in capsys.readouterr().err
 
 
 def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) -> None:
@@ -202,6 +211,8 @@ def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> 
     shutil.copytree(kept, folder / "banks" / "three")
     assert bank_digests(Run(folder)) == before
     assert problems(folder) == {}
+    with pytest.raises(InputError, match="--entry 2: this entry of the chain is not missing"):
+        forget(folder, entry=2)
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
     forget(folder, "three")
     assert problems(folder) == {}
