@@ -165,6 +165,35 @@ def test_patience_ends_a_fit_that_no_longer_improves(backbone_folder: Folder, tm
         assert bank_digests(learned(str(batch), 2)) == bank_digests(whole)
 
 
+def test_patience_counts_anew_while_the_trainer_may_not_stop(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Lightning would keep a decision to stop until ``min_epochs``, also if the score is better by then."""
+    settings = TRAINING | {"epochs": 12, "batch_size": 5}
+
+    def tasks(**more: Any) -> TaskStream:
+        trainer = {"trainer": {"min_epochs": more.pop("min_epochs")}} if more else {}
+        return stream(backbone_folder(), [task("one", num_rows=ROWS)], training=settings | more, **trainer)
+
+    def scores(run: Run) -> list[float | None]:
+        return [point.scores["accuracy"] for point in run.store.history("one").curve.scores]
+
+    every = scores(learn(tasks(), tmp_path / "every"))
+    best, since, may_stop = -1.0, 0, list[bool]()
+    for score in every:
+        assert score is not None
+        best, since = max(best, score), 0 if score > best else since + 1
+        may_stop.append(since >= 1)
+    # The first epoch that is better than the best one before it, although an earlier one was not.
+    least = next(n for n in range(1, len(every)) if not may_stop[n] and any(may_stop[:n])) + 1
+    ends = next(n for n in range(least, len(every)) if may_stop[n]) + 1
+    whole = learn(tasks(patience=1, min_epochs=least), tmp_path / "whole")
+    assert scores(whole) == every[:ends]
+    for batch in (5 * least - 7, 5 * least - 1):
+        folder = tmp_path / str(batch)
+        with pytest.raises(Interrupted):
+            learn(tasks(patience=1, min_epochs=least), folder, callbacks=[SignalAt(batch)])
+        assert bank_digests(learn(tasks(patience=1, min_epochs=least), folder)) == bank_digests(whole)
+
+
 def test_patience_without_validation_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = stream(
         backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "patience": 1, "select": "last"}

@@ -229,6 +229,13 @@ def _router_sums(run: TaskRun) -> dict[str, Tensor] | None:
 class _Patience(EarlyStopping):
     """A separate class, so that its state in a checkpoint and that of a user's EarlyStopping have different keys."""
 
+    @override
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # The fit goes on because of ``trainer.min_epochs`` or ``min_steps``; by the time they are reached, the score may be
+        # better, but Lightning would keep the old decision.
+        if self.wait_count >= self.patience:
+            trainer.should_stop = False
+
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:
     """Train the active bank, from its last checkpoint if there is one."""
