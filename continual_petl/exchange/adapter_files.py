@@ -30,7 +30,8 @@ CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 2**20
 MAX_TENSOR_BYTES = 4 * 2**30
 MAX_TENSORS = 50_000
-Text = Annotated[str, Field(max_length=1000)]
+MAX_TEXT = 1000
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Share = Annotated[float, Field(ge=0, lt=1)]

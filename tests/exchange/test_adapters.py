@@ -15,7 +15,8 @@ import torch
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
 from continual_petl.exchange.adapterhub import bottlenecks as bottleneck_file
-from continual_petl.exchange.adapterhub.adapter import write_adapters
+from continual_petl.exchange.adapterhub import head as head_file
+from continual_petl.exchange.adapterhub.adapter import read_hub_files, write_adapters
 from continual_petl.exchange.compare import expected_of, flat, rows_of
 from tests.exchange.readme import code_in, with_rows
 from tests.exchange.subjects import Folder, subject_of
@@ -237,6 +238,21 @@ def test_other_heads_are_a_file_of_their_own(
     write_adapters(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path)
     assert (tmp_path / "head.safetensors").is_file()
     assert not (tmp_path / "head_config.json").exists()
+
+
+@pytest.mark.parametrize("limit", ["MAX_TEXT", "MAX_CONFIG_BYTES"])
+def test_labels_that_are_too_long_for_a_configuration_are_in_a_file_of_their_own(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    subject = subject_of(backbone_folder(), "classification", "lora", "first")
+    if limit == "MAX_TEXT":
+        labels = ("x" * 1001, "y", "z")
+        subject = replace(subject, plan=subject.plan.model_copy(update={"labels": labels}))
+    else:
+        monkeypatch.setattr(head_file, limit, 100)
+    assert write_adapters(subject, tmp_path) <= 1e-5
+    assert not (tmp_path / "head_config.json").exists()
+    assert json.loads(read_hub_files(tmp_path).notes["labels"]) == [*(subject.plan.labels or ())]
 
 
 def test_head_that_reads_end_tokens_is_not_written_for_texts_without_them(

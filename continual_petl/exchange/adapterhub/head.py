@@ -25,12 +25,13 @@ from torch import Tensor
 from continual_petl._strict_model import StrictModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.errors import InputError
-from continual_petl.exchange.adapter_files import Text, read_options
+from continual_petl.exchange.adapter_files import MAX_CONFIG_BYTES, MAX_TEXT, Text, read_options
 from continual_petl.exchange.compare import ends_every_text
 from continual_petl.exchange.model_card import base_model
 from continual_petl.exchange.subject import Subject
 from continual_petl.heads.linear import LinearHead
 from continual_petl.kind_registry import kind_of, kinds
+from continual_petl.store.files.atomic import json_bytes
 
 VERSION = "adapters.1.3.0"
 HEAD_CONFIG = "head_config.json"
@@ -80,7 +81,8 @@ def described(subject: Subject, name: str, model_class: str, config: dict[str, A
 
 
 def hub_head(subject: Subject, name: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Return a task's head in the format of `adapters`; None if no head class of `adapters` computes the same outputs.
+    """Return a task's head in the format of `adapters`; None if no head class of `adapters` computes the same outputs, or if
+    its labels are too long for a configuration.
 
     Args:
         subject: the task.
@@ -103,6 +105,8 @@ def hub_head(subject: Subject, name: str) -> tuple[dict[str, Any], dict[str, Ten
         "dropout_prob": None,
     }
     config |= {} if token else {"use_pooler": plan.pooling == "pooler", "bias": True}
+    if any(len(label) > MAX_TEXT for label in plan.labels or ()) or len(json_bytes(config)) > MAX_CONFIG_BYTES // 2:
+        return None  # labels in the metadata of a file of its own may be longer
     output = subject.bank.head.output
     tensors = {f"heads.{name}.1.weight": output.weight, f"heads.{name}.1.bias": output.bias}
     return described(subject, name, _CLASSES[family][0], config), tensors
