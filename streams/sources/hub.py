@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl._hub_cache import refuse_damaged
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.local_files import ALIASES
 from continual_petl.streams.sources.row_ids import ID_COLUMNS
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
+
+_AT_THE_END = re.compile(r"\s*-([0-9_.]+)%\s*:")
 
 
 def from_hub(
@@ -42,7 +45,14 @@ def from_hub(
 
     def load(split: str | None) -> Any:
         options = {"revision": data.revision, "data_files": files, "data_dir": data.data_dir, "split": split}
-        return load_dataset(where, data.path, data.name, cannot, **options)
+        found = load_dataset(where, data.path, data.name, cannot, **options)
+        if split is not None:
+            whole = getattr(getattr(found, "info", None), "splits", None) or {}
+            try:
+                check_shares(split, {name: one.num_examples for name, one in whole.items()})
+            except ValueError as error:
+                raise InputError(f"{where}: cannot read {split!r} of {data.path} on the Hub: {error}.") from error
+        return found
 
     if data.split is not None:
         given = data.split
@@ -70,6 +80,22 @@ def no_train(where: str, splits: Iterable[str]) -> InputError:
         f"{where}: there is no split named train; it has {', '.join(map(str, splits))}. Map the splits in the stream file: "
         'data: {path: ..., split: {train: "...", test: "..."}}.'
     )
+
+
+def check_shares(expression: str, lengths: Mapping[Any, int]) -> None:
+    """Raise `ValueError` for a share at the end that is no row: to `datasets`, ``train[-1%:]`` of 30 rows is all rows.
+
+    Args:
+        expression: what a split is made of, such as ``train[:80%]+test``.
+        lengths: the number of rows of the named splits, where it is known.
+    """
+    for part in expression.split("+"):
+        name, _, places = part.partition("[")
+        share, count = _AT_THE_END.match(places), lengths.get(name.strip(), 0)
+        if share is not None and count and round(float(share[1]) * count / 100) == 0:
+            raise ValueError(
+                f"the last {share[1]}% of {counted(count, 'row')} are less than half a row, so none is selected"
+            )
 
 
 def by_split(loaded: Mapping[str, Any]) -> dict[SplitName, Any]:

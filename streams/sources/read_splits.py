@@ -6,13 +6,12 @@ Data sets on the Hub are read by ``datasets``; every source returns :class:`~.sp
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
-from continual_petl.errors import InputError, counted
+from continual_petl.errors import InputError
 from continual_petl.streams.reader.bounds import memory_reported
 from continual_petl.streams.reader.records import reader_of
 from continual_petl.streams.reader.wanted import Wanted
@@ -20,14 +19,12 @@ from continual_petl.streams.schema.data_spec import READERS, is_url, local_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 from continual_petl.streams.sources.checks import Where
-from continual_petl.streams.sources.hub import from_hub
+from continual_petl.streams.sources.hub import check_shares, from_hub
 from continual_petl.streams.sources.hub_copies import check_copy, labels_file, taker, wanted_of
 from continual_petl.streams.sources.local_files import expand, find_files, read_table
 from continual_petl.streams.sources.row_ids import ID_COLUMNS, FilesRead
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table
-
-_AT_THE_END = re.compile(r"\s*-([0-9_.]+)%\s*:")
 
 
 def read_splits(
@@ -162,8 +159,7 @@ def _part(
     tables = {name: table for name, (_, table) in found.items()}
     lengths = {name: max(map(len, table.values()), default=0) for name, table in tables.items()}
     try:
-        for part in expression.split("+"):
-            _check_end(part, lengths)
+        check_shares(expression, lengths)
         parts = datasets.ReadInstruction.from_spec(expression).to_absolute(lengths)
     except (ValueError, AssertionError) as error:
         paths = ", ".join(path for name in tables for path in files[name])
@@ -181,16 +177,6 @@ def _part(
         ]
         for name in columns
     }
-
-
-def _check_end(part: str, lengths: Mapping[SplitName, int]) -> None:
-    """Raise `ValueError` for a share at the end that is no row: to `datasets`, ``train[-1%:]`` of 30 rows is all rows."""
-    name, _, places = part.partition("[")
-    share, count = _AT_THE_END.match(places), lengths.get(cast(SplitName, name.strip()), 0)
-    if share is not None and count and round(float(share[1]) * count / 100) == 0:
-        raise ValueError(
-            f"the last {share[1]}% of {counted(count, 'row')} are less than half a row, so none is selected"
-        )
 
 
 def _from_rows(

@@ -171,6 +171,25 @@ def test_hub_split_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_a_share_at_the_end_of_a_hub_split_that_is_no_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`datasets` rounds -9 % of five rows to 0, which it counts from the beginning: it returns all rows."""
+    load = datasets.load_dataset
+    file = write_table(tmp_path / "train.jsonl", [{"text": f"t{number}", "label": number % 2} for number in range(5)])
+
+    def load_dataset(path: str, name: str | None, *, split: str | None, **_: Any) -> Any:
+        return load("json", data_files={"train": str(file)}, split=split, cache_dir=str(tmp_path / "c"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    for expression in ("train[-9%:]", "train[:2]+train[-9%:]"):
+        assert len(datasets.load_dataset("glue", None, split=expression)) >= 5
+        with pytest.raises(InputError, match=r"the last 9% of 5 rows are less than half a row, so none is selected"):
+            read_splits("t", DataSpec(path="glue", split={"train": expression}), COLUMNS)
+    found = read_splits("t", DataSpec(path="glue", split={"train": "train[-11%:]"}), COLUMNS)
+    assert found["train"].inputs == ["t4"]
+
+
 def test_a_hub_data_set_without_train(monkeypatch: pytest.MonkeyPatch) -> None:
     _hub(monkeypatch, datasets.DatasetDict({"unsupervised": _dataset([0])}))
     with pytest.raises(InputError, match=r"no split named train; it has unsupervised\. Map the splits"):
