@@ -24,7 +24,7 @@ from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.preparation.own_labels import own_rows
 from continual_petl.streams.preparation.spelling_notices import labels_notice
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import overlap_notice, row_in
+from continual_petl.streams.sources.checks import contradiction_notice, overlap_notice, row_in
 from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -206,6 +206,10 @@ def _read(
         remarks.append(remark)
     notices.append(_spelled(task, labels, splits))
     notices.append(kind.notice_on_answers(task, raw))
+    if kind.has_one_label:
+        train = splits["train"]
+        several = contradiction_notice(train.where, train.keys, train.names, kind.input_name)
+        remarks += [] if several is None else [several]
     if "validation" not in splits:
         splits["train"], splits["validation"] = hold_out(spec, task, splits["train"])
         notices.append(held_out_notice(task, labels, splits["validation"]))

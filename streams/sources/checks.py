@@ -189,6 +189,32 @@ def overlap_notice(
     )
 
 
+def contradiction_notice(where: Where, keys: Sequence[str], labels: Sequence[str], what: str = "text") -> str | None:
+    """Return a notice if rows with the same input have different labels, with the first two of them.
+
+    Args:
+        where: the rows.
+        keys: one per row; equal keys mean equal inputs.
+        labels: one per row.
+        what: word for the inputs.
+    """
+    first: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for row, key in enumerate(keys):
+        if labels[first.setdefault(key, row)] != labels[row]:
+            found.setdefault(key, row)
+    if not found:
+        return None
+    key, row = next(iter(found.items()))
+    pair, num_rows = [first[key], row], sum(key in found for key in keys)
+    names = zip(where.named(pair), pair, strict=True)
+    rows = " and ".join(f"{name} ({show(labels[number])})" for name, number in names)
+    return (
+        f"task {where.task!r}: {counted(len(found), what)} of the {where.split} split, in {num_rows} of its {len(keys)} "
+        f"rows, {'has' if len(found) == 1 else 'have'} more than one label, such as that of {rows}."
+    )
+
+
 def names_in(folder: str | Path) -> str:
     """List the content of a folder for a message."""
     names = _visible(folder)

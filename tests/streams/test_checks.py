@@ -12,7 +12,7 @@ import pytest
 from continual_petl.errors import InputError
 from continual_petl.kinds.regression import targets_of
 from continual_petl.streams.sources.cells import TEXTS, text_in
-from continual_petl.streams.sources.checks import Cells, Where, check_rows, overlap_notice
+from continual_petl.streams.sources.checks import Cells, Where, check_rows, contradiction_notice, overlap_notice
 
 WHERE = Where(task="stars", split="test", origin="test.jsonl")
 
@@ -110,3 +110,16 @@ def test_overlap_is_counted_per_row() -> None:
     notice = overlap_notice("stars", ["a", "b"], ["a", "a", "c"], "test")
     assert notice is not None
     assert "2 of 3 test rows have the text of a training row" in notice
+
+
+def test_inputs_with_several_labels_are_counted() -> None:
+    keys, labels = ["a", "b", "a", "c", "b", "a", "b"], ["x", "x", "x", "x", "y", "z", "x"]
+    where = Where(task="stars", split="train", origin="a.jsonl", numbers=(0, 1, 2, 3, 4, 5, 9))
+    assert contradiction_notice(where, ["a", "b", "a"], ["x", "y", "x"]) is None
+    assert contradiction_notice(where, keys, labels) == (
+        "task 'stars': 2 texts of the train split, in 6 of its 7 rows, have more than one label, such as that of "
+        "row 2 ('x') and row 5 ('y')."
+    )
+    notice = contradiction_notice(where, keys[:5], labels[:5], "image")
+    assert notice is not None
+    assert "1 image of the train split, in 2 of its 5 rows, has more than one label" in notice
