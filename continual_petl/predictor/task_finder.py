@@ -191,9 +191,9 @@ class TaskFinder:
         for encoding, (certificate, _) in self.groups.items():
             if encoding in states:
                 continue
-            indices = [index for index, row in enumerate(rows) if accepts(row, certificate)]
+            accepted = [index for index, row in enumerate(rows) if accepts(row, certificate)]
             states[encoding] = {}
-            indices, encoded = _encoded(models, rows, indices, certificate, refused)
+            indices, encoded = _encoded(models, rows, accepted, certificate, refused)
             if encoded is not None:
                 backbone = models.backbone_of(certificate.task)
                 backbone.model.train(False)
