@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import multiprocessing
 import os
@@ -12,9 +13,13 @@ import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import IO, NoReturn, Self
+from pathlib import Path
+from typing import IO, Any, NoReturn, Self
 
 import pytest
+
+from continual_petl.added import added
+from continual_petl.report.figures import registry
 
 PRELOADED = ["continual_petl.engine.parallel.worker", "continual_petl.sweep.trial", "transformers", "pytest"]
 
@@ -88,6 +93,31 @@ class Forked:
         self.wait()
         self.stdout.close()
         self.stderr.close()
+
+
+def forked(act: Callable[[], int | None], folder: Path, *installed: Path) -> tuple[int, str]:
+    """Carry out a function in a forked process as if some folders with packages had always been on its path.
+
+    Args:
+        act: what to do; returns the exit code, by default 0.
+        folder: the working directory.
+        installed: folders with packages and their entry points.
+
+    Returns:
+        The exit code, and what the process writes, errors last.
+    """
+
+    def go() -> int:
+        os.chdir(folder)
+        sys.path[:0] = map(str, installed)
+        points: Any = importlib.metadata.entry_points
+        for cached in (points, added, registry._load):
+            cached.cache_clear()
+        return act() or 0
+
+    with Forked(go) as process:
+        written = process.stdout.read() + process.stderr.read()
+        return process.wait(), written
 
 
 def _carry_out(act: Callable[[], int], files: dict[int, int | None]) -> NoReturn:

@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, kind_registry
+from continual_petl.heads.metric_code import load_metric
 from continual_petl.kind import Kind
 from continual_petl.kind_registry import built_in, find_kind, kind_names, kinds, names_where, register_kind
 from continual_petl.kinds.regression import Regression
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.learner.metrics import make_metrics
+from continual_petl.report.figures.registry import run_figures
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.json_schema import json_schema
 from tests.house import ROOT, source_files
+from tests.processes import forked
 from tests.streams_in_code import regression_task
 
 HOMES = ("continual_petl.kinds.", "continual_petl.kind")  # kind.py and kind_registry.py too
@@ -176,7 +180,7 @@ def test_a_kind_of_an_installed_package_is_found(tmp_path: Path, value: str, cod
 
 
 def test_metrics_and_figures_of_an_installed_package_are_found(tmp_path: Path) -> None:
-    variables = installed(tmp_path, "counting:Counts", "")
+    installed(tmp_path, "counting:Counts", "")
     (tmp_path / "counting-1.0.dist-info" / "entry_points.txt").write_text(
         "[continual_petl.metrics]\nlength_ratio = counting:ratio\n[continual_petl.figures]\nlengths = figures_of_mine\n"
     )
@@ -186,17 +190,11 @@ def test_metrics_and_figures_of_an_installed_package_are_found(tmp_path: Path) -
         "@run_figure('lengths', section='scores', caption='Lengths', words=lambda facts: 'Lengths.')\n"
         "def lengths(facts): return None\n"
     )
-    program = """
-from continual_petl.heads.metric_code import load_metric
-from continual_petl.learner.metrics import make_metrics
-from continual_petl.report.figures.registry import run_figures
-from continual_petl.streams.schema.stream_spec import TaskSpec
-task = TaskSpec(name="t", kind="causal-lm", data="x", metric="length_ratio")
-scores = make_metrics("causal-lm", None, "length_ratio", load_metric(task.resolved_metric))
-scores.update(["a"], ["b"], sources=["c"])
-print(float(scores.compute()["length_ratio"]), "lengths" in [each.name for each in run_figures()])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.stdout.strip() == "0.25 True", done.stderr
+
+    def act() -> None:
+        spec = TaskSpec.model_validate({"name": "t", "kind": "causal-lm", "data": "x", "metric": "length_ratio"})
+        scores = make_metrics("causal-lm", None, "length_ratio", load_metric(spec.resolved_metric))
+        scores.update(["a"], ["b"], sources=["c"])
+        print(float(scores.compute()["length_ratio"]), "lengths" in [each.name for each in run_figures()])
+
+    assert forked(act, tmp_path, tmp_path) == (0, "0.25 True\n")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from continual_petl import InputError, learn
+from continual_petl import InputError, Run, TaskStream, learn
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config import forms
@@ -24,7 +24,9 @@ from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.merge import merged
 from continual_petl.exchange.formats import refused_by_bank
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.house import ROOT
+from tests.processes import forked
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -134,23 +136,28 @@ def process(program: str, variables: dict[str, str], folder: Path) -> str:
 
 
 def test_a_form_of_an_installed_package_is_found_and_missed(backbone_folder: Folder, tmp_path: Path) -> None:
-    variables = installed(tmp_path / "installed", "scale_shift:ScaleShiftConfig")
     bank = {"modifications": [CHANGE]}
-    program = f"""
+    spec = {"name": "s", "backbone": str(backbone_folder()), "tasks": [task("scaled", num_rows=16, bank=bank)]}
+    given = spec | {"training": {"epochs": 1}}
+    checked = f"""
 import sys
 from continual_petl.streams.schema.stream_spec import StreamSpec
-spec = {{"name": "s", "backbone": {str(backbone_folder())!r}, "tasks": [{task("scaled", num_rows=16, bank=bank)!r}]}}
-spec = StreamSpec.model_validate(spec | {{"training": {{"epochs": 1}}}})
-assert "torch" not in sys.modules
-from continual_petl import Run, TaskStream, learn
-learn(TaskStream(spec), "run")
-print(Run("run").predict("w1 w2", task="scaled").value in ("no", "yes"))
+print(StreamSpec.model_validate({given!r}).tasks[0].name, "torch" in sys.modules)
 """
-    assert process(program, variables, tmp_path).endswith("True\n")
-    opened = "from continual_petl import Run; Run('run').predict('w1 w2', task='scaled')"
-    without = " ".join(process(opened, os.environ | {"PYTHONPATH": str(ROOT)}, tmp_path).split())
+    assert process(checked, installed(tmp_path / "installed", "scale_shift:ScaleShiftConfig"), tmp_path) == (
+        "scaled False\n"
+    )
+
+    def learned() -> None:
+        learn(TaskStream(StreamSpec.model_validate(given)), "run")
+        print(Run("run").predict("w1 w2", task="scaled").value in ("no", "yes"))
+
+    code, written = forked(learned, tmp_path, tmp_path / "installed")
+    assert (code, written[-5:]) == (0, "True\n"), written
+    code, written = forked(lambda: print(Run("run").predict("w1 w2", task="scaled")), tmp_path)
+    assert code != 0
+    without = " ".join(written.split())
     assert "got 'ssf'" in without
     assert "; if a package adds it, install that package" in without
     broken = installed(tmp_path / "broken", "scale_shift:Missing")
-    checked = program.partition("from continual_petl import")[0]
     assert "form 'ssf': scale_shift:Missing cannot be loaded: AttributeError" in process(checked, broken, tmp_path)

@@ -18,6 +18,7 @@ from continual_petl.kind_registry import allow_kind, find_kind, kinds_refused
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 from tests.house import ROOT
+from tests.processes import forked
 from tests.streams_in_code import regression_task, stream
 
 Folder = Callable[..., Path]
@@ -114,15 +115,31 @@ def test_changed_code_is_not_executed(package: Path, backbone_folder: Folder, tm
         Run(tmp_path / "run").store.certificate("halves")
 
 
-def test_a_new_process_learns_and_verifies(package: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+def started(words: list[str], folder: Path) -> tuple[int, str]:
+    """Return the exit code of a command in a new interpreter, and what it writes."""
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+    program = [sys.executable, "-m", "continual_petl", *words]
+    done = subprocess.run(program, env=variables, capture_output=True, text=True, check=False, cwd=folder)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "process",
+    [lambda words, folder: forked(lambda: main(words), folder), pytest.param(started, marks=pytest.mark.slow)],
+    ids=["forked", "new interpreter"],
+)
+def test_a_new_process_learns_and_verifies(
+    package: Path, backbone_folder: Folder, tmp_path: Path, process: Callable[[list[str], Path], tuple[int, str]]
+) -> None:
     """Worker processes are given the stream, and import the kind as the first process did."""
     spec = stream(backbone_folder(), [halves(training={"epochs": 1})]).spec
     (tmp_path / "stream.yaml").write_text(dump_stream(spec))
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-    for command in (["run", "stream.yaml", "--run-dir", "run"], ["verify", "run", "--remote-code"]):
-        program = [sys.executable, "-m", "continual_petl", *command]
-        done = subprocess.run(program, env=variables, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+    forget()
+    del sys.modules["own_kinds.halves"]
+    for words in (["run", "stream.yaml", "--run-dir", "run"], ["verify", "run", "--remote-code"]):
+        code, written = process(words, tmp_path)
+        assert code == 0, written
+    assert Run(tmp_path / "run", remote_code=True).store.tasks == ["halves"]
 
 
 @pytest.mark.parametrize(
