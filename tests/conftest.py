@@ -6,10 +6,14 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.learned import LearnedRuns
 
 # More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -58,19 +62,29 @@ def _seeded() -> None:
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that maps a family to the folder of a tiny model with its tokenizer or image processor."""
+    from tests.learned import made_once, shared_folder
     from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
-    made: dict[str, Path] = {}
+    folder = shared_folder(tmp_path_factory) / "backbones"
 
     def get(family: str = "bert") -> Path:
-        if family not in made:
-            folder = tmp_path_factory.mktemp("backbones") / family
-            make_model(family).save_pretrained(folder)
+        def make(place: Path) -> None:
+            make_model(family).save_pretrained(place)
             if family == "vit":
-                (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR), encoding="utf-8")
+                (place / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR), encoding="utf-8")
             else:
-                make_tokenizer(family).save_pretrained(folder)
-            made[family] = folder
-        return made[family]
+                make_tokenizer(family).save_pretrained(place)
+
+        return made_once(folder / family, make)
 
     return get
+
+
+@pytest.fixture(scope="session")
+def learned_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnedRuns]:
+    """Return the runs that tests start from, each learned once; see `tests/learned.py`."""
+    from tests.learned import LearnedRuns, shared_folder
+
+    runs = LearnedRuns(shared_folder(tmp_path_factory) / "learned")
+    yield runs
+    assert runs.changed() == [], "a test has changed a run that others read; it needs a copy"
