@@ -10,6 +10,7 @@ import pytest
 
 from continual_petl import learn
 from tests.engine.fused import BANK, PARENTS, TRAINING, tasks_of
+from tests.learned import LearnedRuns
 from tests.processes import fork_workers
 from tests.streams_in_code import stream
 
@@ -29,11 +30,9 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def parents_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parents_run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run that has learned the two tasks whose banks a fused task reads; tests copy it."""
-    folder = tmp_path_factory.mktemp("parents") / "run"
-    learn(stream(backbone_folder(), PARENTS, bank=BANK, training=TRAINING), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), PARENTS, bank=BANK, training=TRAINING))
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.plan import build_bank
 from continual_petl.streams.encoding.rows import TokenisedRows
+from tests.learned import LearnedRuns
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
@@ -48,13 +49,11 @@ EMPTY: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return the folder of a run with one task for each bank in PRESETS and EMPTY."""
-    folder = tmp_path_factory.mktemp("ablated") / "run"
     tasks = [task(name, bank=bank, **FEW) for name, bank in PRESETS.items()]
     tasks += [task(name, bank=bank, training={"epochs": 1}, **FEW) for name, bank in EMPTY.items()]
-    learn(stream(backbone_folder(), tasks), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), tasks))
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.commands import forget
 from continual_petl.engine.scoring import result_row
 from tests.desk import bank_digests
+from tests.learned import LearnedRuns
 from tests.streams_in_code import classification_rows, stream, task
 from tests.usual import few
 
@@ -73,14 +74,14 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
 
 
 @pytest.mark.slow
-def test_copied_run_folder_can_be_continued(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_copied_run_folder_can_be_continued(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path) -> None:
     tasks = [task(name, num_rows=24) for name in ("one", "two", "three")]
     learn(stream(backbone_folder(), tasks[:2]), tmp_path / "here")
     moved = tmp_path / "another place" / "run"
     shutil.copytree(tmp_path / "here", moved)
     shutil.rmtree(tmp_path / "here")
     run = learn(stream(backbone_folder(), tasks), moved)
-    assert bank_digests(run) == bank_digests(learn(stream(backbone_folder(), tasks), tmp_path / "whole"))
+    assert bank_digests(run) == bank_digests(Run(learned_runs(stream(backbone_folder(), tasks))))
     assert run.results.forgetting == 0.0
     assert all(check.ok for check in Run(moved).verify(data=True))
     assert str(tmp_path / "here") not in "".join(p.read_text() for p in moved.rglob("*.json*"))

@@ -26,6 +26,7 @@ from tests.chats import MARKED, PLAIN, assistant, chat_backbone, chats, user, wr
 from tests.desk import bank_digests
 from tests.engine.kept_states import TOP
 from tests.engine.test_resume import SignalAt
+from tests.learned import LearnedRuns
 from tests.serve.declared import CheckedClient
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -50,13 +51,11 @@ def chat_stream(backbone: Path, *tasks: dict[str, Any], **more: Any) -> TaskStre
 
 
 @pytest.fixture(scope="module")
-def learned(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
+def learned(backbone: Path, learned_runs: LearnedRuns) -> Path:
     plain = task_of_kind("causal-lm", "plain", num_rows=20) | GENERATES
     second = talk("last", 1, chat={"template": PLAIN, "system": "w70", "loss_on": "last"}, probe="validation")
     every = talk("every", 1, chat={"loss_on": "all"}, probe="validation")
-    learn(chat_stream(backbone, talk(), plain, second, task("topics", num_rows=20), every), folder)
-    return folder
+    return learned_runs(chat_stream(backbone, talk(), plain, second, task("topics", num_rows=20), every))
 
 
 @pytest.fixture
@@ -237,22 +236,26 @@ def test_conversations_are_learned_with_a_custom_trainer(backbone: Path) -> None
     assert (batch["labels"] != -100).sum() == 2 * 3 * len(batch["labels"])
 
 
-def test_an_interrupted_task_resumes_to_the_same_bank(backbone: Path, tmp_path: Path) -> None:
-    whole = bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "whole"))
+def test_an_interrupted_task_resumes_to_the_same_bank(
+    learned_runs: LearnedRuns, backbone: Path, tmp_path: Path
+) -> None:
+    whole = bank_digests(Run(learned_runs(chat_stream(backbone, talk()))))
     with pytest.raises(Interrupted):
         learn(chat_stream(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
     assert bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "run")) == whole
 
 
-def test_other_chat_settings_start_an_interrupted_task_over(backbone: Path, tmp_path: Path) -> None:
+def test_other_chat_settings_start_an_interrupted_task_over(
+    learned_runs: LearnedRuns, backbone: Path, tmp_path: Path
+) -> None:
     with pytest.raises(Interrupted):
         learn(chat_stream(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
     other = chat_stream(backbone, talk(chat={"loss_on": "last"}))
-    whole = bank_digests(learn(other, tmp_path / "whole"))
+    whole = bank_digests(Run(learned_runs(other)))
     with pytest.raises(InputError, match="because chat changed since it was saved"):
         learn(other, tmp_path / "run")
     assert bank_digests(learn(other, tmp_path / "run", discard_progress=True)) == whole
-    assert whole != bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "response"))
+    assert whole != bank_digests(Run(learned_runs(chat_stream(backbone, talk()))))
 
 
 def test_a_task_of_conversations_can_be_forgotten(own: Path) -> None:

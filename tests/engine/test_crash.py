@@ -16,6 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
 from tests.engine.crash import INSTANTS, deaths, in_a_process, tasks_of
+from tests.learned import LearnedRuns
 
 Folder = Callable[..., Path]
 
@@ -51,8 +52,8 @@ class Started:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("uninterrupted") / "run"))
+def uninterrupted(backbone_folder: Folder, learned_runs: LearnedRuns) -> dict[str, str]:
+    return bank_digests(Run(learned_runs(tasks_of(backbone_folder()))))
 
 
 def files_of(folder: Path) -> list[str]:

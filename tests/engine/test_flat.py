@@ -24,6 +24,7 @@ from continual_petl.store.ledger.ledger_file import read_ledger
 from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
+from tests.learned import LearnedRuns
 from tests.store.fabricated import Looks, multiply
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
@@ -47,10 +48,8 @@ class _Counts(StreamCallback):
 
 
 @pytest.fixture(scope="module")
-def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("flat") / "run"
-    learn(stream(backbone_folder(), [task("one", num_rows=8)], training=QUICK), folder)
-    return folder
+def first(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(stream(backbone_folder(), [task("one", num_rows=8)], training=QUICK))
 
 
 @pytest.mark.slow

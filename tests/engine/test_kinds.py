@@ -26,6 +26,7 @@ from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
 from tests.heads.words import predictions
 from tests.kinds import GENERATIVE, METRICS
+from tests.learned import LearnedRuns
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import WORDS
@@ -47,12 +48,9 @@ def stream_of_kinds(backbone: Path, kinds: tuple[str, ...], **more: Any) -> Task
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> dict[str, Path]:
     """Return one run folder for each family."""
-    folder = tmp_path_factory.mktemp("kinds")
-    for family, kinds in FAMILIES.items():
-        learn(stream_of_kinds(backbone_folder(family), kinds), folder / family)
-    return {family: folder / family for family in FAMILIES}
+    return {family: learned_runs(stream_of_kinds(backbone_folder(family), kinds)) for family, kinds in FAMILIES.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -118,10 +116,10 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
 @pytest.mark.parametrize("family", few(list(FAMILIES)))
 @pytest.mark.parametrize("bank", ["houlsby", pytest.param("prefix", marks=pytest.mark.slow)])
 def test_interrupted_run_ends_with_the_same_banks(
-    backbone_folder: Folder, tmp_path: Path, family: str, bank: str
+    backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path, family: str, bank: str
 ) -> None:
     tasks = stream_of_kinds(backbone_folder(family), FAMILIES[family][:2], bank=small(bank))
-    whole = bank_digests(learn(tasks, tmp_path / "whole"))
+    whole = bank_digests(Run(learned_runs(tasks)))
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path / "stopped", callbacks=[SignalAt(4, signal.SIGINT)])
     run = learn(tasks, tmp_path / "stopped")

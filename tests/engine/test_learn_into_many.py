@@ -14,6 +14,7 @@ from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.scoring import result_row
 from continual_petl.streams.stream_file.dump import dump_stream
+from tests.learned import LearnedRuns
 from tests.store.fabricated import Looks, multiply
 from tests.store.tampering import change_tensors, edit, nudge
 from tests.streams_in_code import stream, task
@@ -23,11 +24,9 @@ QUICK = {"epochs": 1}
 
 
 @pytest.fixture(scope="module")
-def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("many") / "run"
+def first(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     tasks = stream(backbone_folder(), [task("one", num_rows=8)], training=QUICK, evaluate="certified")
-    learn(tasks, folder)
-    return folder
+    return learned_runs(tasks)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from continual_petl.streams.sources.split_rows import SplitRows
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
+from tests.learned import LearnedRuns
 from tests.serve.declared import CheckedClient
 from tests.streams_in_code import row_of_kind, stream, task, task_of_kind
 from tests.tiny import make_tokenizer
@@ -54,10 +55,10 @@ PAIRS: list[Any] = [(row["premise"], row["choices"]) for row in TASKS[0]["data"]
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    learn(stream(backbone_folder("bert"), TASKS, bank="full", training={"epochs": 8, "learning_rate": 0.005}), folder)
-    return folder
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(
+        stream(backbone_folder("bert"), TASKS, bank="full", training={"epochs": 8, "learning_rate": 0.005})
+    )
 
 
 def test_it_is_learned_and_certified(learned: Path) -> None:
@@ -159,9 +160,9 @@ def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
         assert refused.status_code == 422
 
 
-def test_it_is_resumed_to_the_same_bank(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_it_is_resumed_to_the_same_bank(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path) -> None:
     tasks = stream(backbone_folder(), [choice(training={"epochs": 2})])
-    whole = bank_digests(learn(tasks, tmp_path / "whole"))
+    whole = bank_digests(Run(learned_runs(tasks)))
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path / "stopped", callbacks=[SignalAt(9, signal.SIGINT)])
     assert bank_digests(learn(tasks, tmp_path / "stopped")) == whole

@@ -20,6 +20,7 @@ from continual_petl.streams.encoding.chat_encoder import ChatEncoder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.schema.task_spec import TaskSpec
 from tests.chats import assistant, chat_backbone, user
+from tests.learned import LearnedRuns
 from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
@@ -56,8 +57,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def learned(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
+def learned(backbone: Path, learned_runs: LearnedRuns) -> Path:
     tasks = [
         choice(normalise="tokens"),
         talk(),
@@ -66,8 +66,7 @@ def learned(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         choice("rows", probe="validation", bank=small("lora")),
     ]
     given = {"name": str(backbone), "max_length": 40}
-    learn(stream(backbone, tasks, backbone=given, training={"epochs": 3}), folder)
-    return folder
+    return learned_runs(stream(backbone, tasks, backbone=given, training={"epochs": 3}))
 
 
 def test_certificate_names_options_and_normalisation(learned: Path) -> None:

@@ -27,6 +27,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingOverride
 from continual_petl.streams.stream import TaskStream
 from tests.engine.kept_states import Open
+from tests.learned import LearnedRuns
 from tests.other_values import WHOLE, changed, learned_paths, name_of
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
@@ -54,8 +55,8 @@ def backbone(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def learned(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learn(tasks_of(backbone), tmp_path_factory.mktemp("runs") / "run").store.folder
+def learned(backbone: Path, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(tasks_of(backbone))
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from continual_petl.streams.sources.read_splits import read_splits
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
+from tests.learned import LearnedRuns
 from tests.serve.declared import CheckedClient
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import make_tokenizer
@@ -60,13 +61,11 @@ def pairs(number: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """A run with windows of three to five tokens of a context."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
     backbone = {"name": str(backbone_folder("bert")), "pooling": "mean", "max_length": 10}
     training = {"epochs": 12, "learning_rate": 0.005}
-    learn(stream(backbone_folder("bert"), TASKS, backbone=backbone, bank="full", training=training), folder)
-    return folder
+    return learned_runs(stream(backbone_folder("bert"), TASKS, backbone=backbone, bank="full", training=training))
 
 
 def test_it_is_learned_and_certified(learned: Path) -> None:
@@ -222,9 +221,9 @@ def test_endpoint_takes_questions_with_contexts(learned: Path) -> None:
         assert "an object with the keys question and context" in refused.text
 
 
-def test_it_is_resumed_to_the_same_bank(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_it_is_resumed_to_the_same_bank(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path) -> None:
     tasks = stream(backbone_folder(), [questions(training={"epochs": 2, "accumulate": 2})])
-    whole = bank_digests(learn(tasks, tmp_path / "whole"))
+    whole = bank_digests(Run(learned_runs(tasks)))
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path / "stopped", callbacks=[SignalAt(9, signal.SIGINT)])
     assert bank_digests(learn(tasks, tmp_path / "stopped")) == whole

@@ -22,6 +22,7 @@ from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
 from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -59,12 +60,9 @@ def tasks_of(backbone: Path, settings: str = "plain") -> TaskStream:
     return stream(backbone, [task("one", num_rows=ROWS)], training=TRAINING | SETTINGS[settings])
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return {
-        name: bank_digests(learn(tasks_of(backbone_folder(), name), folder / str(n))) for n, name in enumerate(SETTINGS)
-    }
+@pytest.fixture
+def uninterrupted(backbone_folder: Folder, learned_runs: LearnedRuns) -> Callable[[str], dict[str, str]]:
+    return lambda settings: bank_digests(Run(learned_runs(tasks_of(backbone_folder(), settings))))
 
 
 def _slow(cases: Sequence[object]) -> list[Any]:
@@ -92,7 +90,7 @@ def _slow(cases: Sequence[object]) -> list[Any]:
     ],
 )
 def test_interrupted_run_equals_uninterrupted_run(
-    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]], settings: str, batch: int
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str]], settings: str, batch: int
 ) -> None:
     tasks, run_dir = tasks_of(backbone_folder(), settings), tmp_path / "run"
     number = signal.SIGTERM if batch % 2 else signal.SIGINT
@@ -102,7 +100,7 @@ def test_interrupted_run_equals_uninterrupted_run(
     assert (run_dir / ".progress" / "one" / LAST).is_file()
     assert Run(run_dir).store.tasks == []
     count = Count()
-    assert bank_digests(learn(tasks, run_dir, callbacks=[count])) == uninterrupted[settings]
+    assert bank_digests(learn(tasks, run_dir, callbacks=[count])) == uninterrupted(settings)
     # No batch is learned twice. If a step takes two batches, the stop waits for the end of the step.
     waited = settings.startswith("accumulate") and batch in (0, 5, 7)
     assert count.batches == 10 - (batch + 1) - waited
@@ -111,13 +109,13 @@ def test_interrupted_run_equals_uninterrupted_run(
 
 @pytest.mark.slow
 def test_interruption_in_every_batch_gives_the_same_bank(
-    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str]]
 ) -> None:
     tasks = tasks_of(backbone_folder(), "dropout, last bank")
     for batch in range(10):
         with pytest.raises(Interrupted):
             learn(tasks, tmp_path / "run", callbacks=[SignalAt(batch)])
-    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["dropout, last bank"]
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted("dropout, last bank")
 
 
 @pytest.mark.slow
@@ -210,18 +208,18 @@ def test_signal_handlers_are_restored(backbone_folder: Folder, tmp_path: Path) -
 
 
 def test_second_signal_stops_at_once_and_loses_only_unsaved_steps(
-    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str]]
 ) -> None:
     tasks = tasks_of(backbone_folder())
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         learn(tasks, tmp_path / "run", callbacks=[SignalAt(7), SignalAt(7)])
     assert signal.getsignal(signal.SIGINT) is before
-    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted("plain")
 
 
 def test_signal_during_validation_takes_effect_after_the_epoch(
-    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str]]
 ) -> None:
     class InValidation(L.Callback):
         def on_validation_batch_start(self, *args: Any, **kwargs: Any) -> None:
@@ -231,7 +229,7 @@ def test_signal_during_validation_takes_effect_after_the_epoch(
     tasks = tasks_of(backbone_folder())
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path / "run", callbacks=[InValidation()])
-    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted("plain")
 
 
 @pytest.mark.slow
@@ -301,14 +299,14 @@ def test_progress_of_another_task_is_not_resumed(
 
 
 def test_copied_run_folder_with_progress_can_be_resumed(
-    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: Callable[[str], dict[str, str]]
 ) -> None:
     with pytest.raises(Interrupted):
         learn(tasks_of(backbone_folder()), tmp_path / "here", callbacks=[SignalAt(7)])
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
     run = learn(tasks_of(backbone_folder()), tmp_path / "there")
-    assert bank_digests(run) == uninterrupted["plain"]
+    assert bank_digests(run) == uninterrupted("plain")
     assert all(check.ok for check in run.verify(data=True))
 
 

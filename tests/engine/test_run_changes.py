@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, Run, RunInUseError, TaskStream, forget, learn, reevaluate
+from continual_petl import InputError, Run, RunInUseError, TaskStream, forget, reevaluate
 from continual_petl.cli.main import main
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.desk import bank_digests
+from tests.learned import LearnedRuns
 from tests.store.test_lock import held
 from tests.streams_in_code import stream, task, write_rows
 
@@ -27,12 +28,14 @@ def _stream(backbone: Path, *names: str) -> TaskStream:
 
 
 @pytest.fixture
-def run(backbone_folder: Folder, tmp_path: Path) -> Run:
+def run(learned_runs: LearnedRuns, backbone_folder: Folder, tmp_path: Path) -> Run:
     """Return a run with one task."""
-    return learn(_stream(backbone_folder(), "one"), tmp_path / "run")
+    return Run(learned_runs.copy(_stream(backbone_folder(), "one"), tmp_path / "run"))
 
 
-def test_created_run_learns_tasks_one_by_one_as_the_stream_at_once(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_created_run_learns_tasks_one_by_one_as_the_stream_at_once(
+    backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path
+) -> None:
     tasks = _stream(backbone_folder(), "one", "two")
     run = Run.create(tasks, tmp_path / "run")
     assert run.store.tasks == Run.open(tmp_path / "run").store.tasks == []
@@ -42,7 +45,7 @@ def test_created_run_learns_tasks_one_by_one_as_the_stream_at_once(backbone_fold
     for number, each in enumerate(tasks, 1):
         assert run.learn(each) is run
         assert len(run.store.tasks) == len(run.results.tasks) == number
-    assert bank_digests(run) == bank_digests(learn(tasks, tmp_path / "whole"))
+    assert bank_digests(run) == bank_digests(Run(learned_runs(tasks)))
     assert run.predict("w1 w20", "two") == Run(tmp_path / "run").predict("w1 w20", "two")
 
 

@@ -25,6 +25,7 @@ from continual_petl.kind_registry import find_kind
 from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.certificate.values import Start, StartCandidate
 from continual_petl.store.store import Store
+from tests.learned import LearnedRuns
 from tests.store.tampering import edit
 from tests.streams_in_code import regression_task, stream, task
 from tests.usual import few
@@ -48,11 +49,9 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run with four tasks, one of which has a bank of another shape; tests copy it."""
-    folder = tmp_path_factory.mktemp("first") / "run"
-    learn(stream(backbone_folder(), EARLIER, training=QUICK), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), EARLIER, training=QUICK))
 
 
 @pytest.fixture

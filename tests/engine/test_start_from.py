@@ -23,6 +23,7 @@ from continual_petl.learner.plan import RowFacts
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 from tests.desk import bank_digests
+from tests.learned import LearnedRuns
 from tests.small import small
 from tests.streams_in_code import regression_task, stream, task
 
@@ -48,11 +49,9 @@ def tensors_of(run: Run | Path, name: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run that has learned the first task; tests copy it."""
-    folder = tmp_path_factory.mktemp("first") / "run"
-    learn(stream(backbone_folder(), [ONE], training=QUICK), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), [ONE], training=QUICK))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from continual_petl import InputError, StreamCallback, learn
+from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.banks.states_below import states_below
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.task import state_cache
@@ -24,6 +24,7 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 from tests.desk import bank_digests
 from tests.engine.kept_states import TOP, Open, tasks_of
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task_of_kind
 from tests.usual import few
 
@@ -31,9 +32,9 @@ Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def whole(backbone_folder: Folder, learned_runs: LearnedRuns) -> dict[str, str]:
     """Return the bank's digest after an uninterrupted run."""
-    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
+    return bank_digests(Run(learned_runs(tasks_of(backbone_folder()))))
 
 
 class Recomputed:

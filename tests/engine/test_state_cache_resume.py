@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from continual_petl import StreamCallback, learn
+from continual_petl import Run, StreamCallback, learn
 from continual_petl.banks.states_below import states_below
 from continual_petl.engine.task import state_cache
 from continual_petl.errors import Interrupted
@@ -20,15 +20,16 @@ from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
 from tests.engine.kept_states import ROWS, Open, tasks_of
 from tests.engine.test_resume import Count, SignalAt
+from tests.learned import LearnedRuns
 from tests.usual import few
 
 Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def whole(backbone_folder: Folder, learned_runs: LearnedRuns) -> dict[str, str]:
     """Return the bank's digest after an uninterrupted run."""
-    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
+    return bank_digests(Run(learned_runs(tasks_of(backbone_folder()))))
 
 
 @pytest.fixture

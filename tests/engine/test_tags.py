@@ -23,6 +23,7 @@ from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.stream import TaskStream
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream
 from tests.tiny import WORDS
 
@@ -47,10 +48,8 @@ def two_tasks(backbone: Path, **more: Any) -> TaskStream:
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tags") / "run"
-    learn(two_tasks(backbone_folder("bert")), folder)
-    return folder
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(two_tasks(backbone_folder("bert")))
 
 
 def test_certificate_holds_how_tags_are_read(learned: Path) -> None:

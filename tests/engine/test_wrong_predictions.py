@@ -15,13 +15,14 @@ from PIL import Image
 from continual_petl import InputError, Run, learn
 from continual_petl.engine.scoring.wrong_predictions import _errors, _shown
 from continual_petl.report.wrong_predictions import MAX_SHOWN
+from tests.learned import LearnedRuns
 from tests.streams_in_code import classification_rows, regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Run:
     """Return a run of tasks of several kinds, each trained too briefly to be good."""
     little: dict[str, Any] = {"training": {"epochs": 1, "learning_rate": 1e-4}}
     tasks = [
@@ -31,7 +32,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
         task_of_kind("multilabel", **little),
         task_of_kind("token-classification", "words", **little),
     ]
-    return learn(stream(backbone_folder(), tasks), tmp_path_factory.mktemp("wrong") / "run")
+    return Run(learned_runs(stream(backbone_folder(), tasks)))
 
 
 def right(run: Run, name: str) -> dict[str, float]:
