@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from continual_petl import Run, learn
+from continual_petl import Run, TaskStream, learn
 from tests.hub.local_hub import LocalHub, local_hub
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -18,10 +19,15 @@ TASKS = ("one", "two")
 SETTINGS: dict[str, Any] = {"training": {"epochs": 1}, "bank": {"preset": "lora", "rank": 2}}
 
 
-def learn_tasks(backbone: Path, names: Sequence[str], folder: Path, name: str | None = None) -> Run:
-    """Learn tasks into a run folder; ``name`` is the backbone's name in the stream, by default its folder."""
+def stream_of(backbone: Path, names: Sequence[str], name: str | None = None) -> TaskStream:
+    """Return a stream of tasks; ``name`` is the backbone's name in the stream, by default its folder."""
     named = {"name": name or str(backbone), "pooling": "first"}
-    return learn(stream(backbone, [task(name) for name in names], backbone=named, **SETTINGS), folder)
+    return stream(backbone, [task(name) for name in names], backbone=named, **SETTINGS)
+
+
+def learn_tasks(backbone: Path, names: Sequence[str], folder: Path, name: str | None = None) -> Run:
+    """Learn these tasks into a run folder."""
+    return learn(stream_of(backbone, names, name), folder)
 
 
 @pytest.fixture
@@ -31,12 +37,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run of two tasks."""
-    folder = tmp_path_factory.mktemp("learned") / "run"
-    learn_tasks(backbone_folder(), TASKS, folder)
-    return folder
+    return learned_runs(stream_of(backbone_folder(), TASKS))
 
 
 @pytest.fixture

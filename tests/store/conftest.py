@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import learn
+from tests.learned import LearnedRuns
 from tests.store.tampering import QUICK, TASKS
 from tests.streams_in_code import stream
 
@@ -16,11 +16,9 @@ Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run of three tasks that tests only read; `folder` is a copy to modify."""
-    folder = tmp_path_factory.mktemp("learned") / "run"
-    learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), TASKS, training=QUICK))
 
 
 @pytest.fixture

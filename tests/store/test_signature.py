@@ -21,6 +21,7 @@ from continual_petl.store.certificate.certificate import read_certificate, write
 from continual_petl.store.ledger.lines import CommitLine, SignatureLine
 from continual_petl.store.signature import CHECK, check_signature, sign
 from continual_petl.store.store import Store
+from tests.learned import LearnedRuns
 from tests.store.tampering import edit, lines_of, problems, rewrite
 from tests.streams_in_code import stream, task
 
@@ -38,11 +39,9 @@ def write_keys(folder: Path, name: str = "key", password: str | None = None) -> 
 
 
 @pytest.fixture(scope="module")
-def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run with two tasks; tests copy it."""
-    folder = tmp_path_factory.mktemp("first") / "run"
-    learn(stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)]), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)]))
 
 
 @pytest.fixture
