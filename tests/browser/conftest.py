@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from continual_petl import learn
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import launched
+from tests.learned import LearnedRuns
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 Folder = Callable[..., Path]
@@ -37,11 +37,10 @@ def tasks_of_the_run() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run of three tasks of different kinds, whose details are drawn differently."""
-    folder = tmp_path_factory.mktemp("browsed") / "banks"
-    learn(stream(backbone_folder(), tasks_of_the_run(), training=QUICK), folder)
-    return folder
+    tasks = stream(backbone_folder(), tasks_of_the_run(), training=QUICK)
+    return learned_runs.copy(tasks, tmp_path_factory.mktemp("browsed") / "banks")
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from continual_petl import Run, learn
+from continual_petl import Run
 from continual_petl.engine.ablation.page import write_ablations
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import Tab, tab
 from tests.browser.conftest import QUICK
+from tests.learned import LearnedRuns
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 from tests.tiny import WORDS
 
@@ -100,9 +101,8 @@ def _topics(num_rows: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def desk(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def desk(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run with long names, labels and texts, many settings, and tasks of all kinds of figures."""
-    folder = tmp_path_factory.mktemp("wide") / "run"
     data = {"train": _topics(44, 1), "validation": _topics(20, 2), "test": _topics(30, 3)}
     training = {"class_weights": "balanced", "schedule": "constant", "accumulate": 2, "patience": 1, "epochs": 3}
     topics = {"name": "support_topics_of_the_help_desk", "kind": "classification", "data": data, "training": training}
@@ -111,8 +111,7 @@ def desk(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> P
         *(task_of_kind(kind, num_rows=16) for kind in ("multilabel", "token-classification")),
         *(task(f"pairs-{number}", num_rows=8, pairs=True) for number in range(5)),
     ]
-    learn(stream(backbone_folder(), [topics, *others], training=QUICK), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), [topics, *others], training=QUICK))
 
 
 @pytest.fixture(scope="module")

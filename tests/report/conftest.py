@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import learn
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.run_facts import RunFacts
+from tests.learned import LearnedRuns
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of four tasks; copy it before you change it."""
-    folder = tmp_path_factory.mktemp("reported") / "banks"
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of four tasks, named as pages show it; copy it before you change it."""
     tasks = [task("one"), regression_task("two"), task_of_kind("multilabel", num_rows=20), task("four", pairs=True)]
-    learn(stream(backbone_folder(), tasks), folder)
-    return folder
+    return learned_runs.copy(stream(backbone_folder(), tasks), tmp_path_factory.mktemp("reported") / "banks")
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +29,8 @@ def facts(learned: Path) -> RunFacts:
 
 
 @pytest.fixture(scope="session")
-def shared(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of two of these tasks, in reverse order, with one bank for both."""
-    folder = tmp_path_factory.mktemp("reported") / "shared"
     bank = {"preset": "houlsby", "bottleneck": 4, "scope": "shared"}
-    learn(stream(backbone_folder(), [task("four", pairs=True), task("one")], bank=bank), folder)
-    return folder
+    tasks = stream(backbone_folder(), [task("four", pairs=True), task("one")], bank=bank)
+    return learned_runs.copy(tasks, tmp_path_factory.mktemp("reported") / "shared")

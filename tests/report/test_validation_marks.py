@@ -8,24 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import Run, learn
+from continual_petl import Run
 from continual_petl.report.figures import scores
 from continual_petl.report.figures.style import as_figure
 from continual_petl.report.read_facts import read_facts
 from continual_petl.report.write import write_comparison, write_report
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task
 
 LINE = "* on validation rows: the task has no test rows"
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Path:
     """Return a run of two tasks, the second without test rows."""
-    folder = tmp_path_factory.mktemp("marked") / "run"
     without = task("without")
     del without["data"]["test"]
-    learn(stream(backbone_folder(), [task("with"), without], training={"epochs": 1}), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), [task("with"), without], training={"epochs": 1}))
 
 
 def test_page_marks_validation_scores_and_explains_the_mark(run: Path, tmp_path: Path) -> None:
