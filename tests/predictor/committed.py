@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from continual_petl import Run, learn
+from continual_petl import Run
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.ledger.lines import FinishedLine, MeasuredScore, RowLine
 from continual_petl.store.verify.probe import make_probe
 from tests.kinds import METRICS
+from tests.learned import LearnedRuns
 from tests.small import small
 from tests.streams_in_code import stream, task
 
@@ -31,13 +32,16 @@ class Made:
     pair: bool = False
 
 
-def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *, shorter: int = 1) -> Run:
+def committed(
+    learned_runs: LearnedRuns, folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *, shorter: int = 1
+) -> Run:
     """Return a run with the learned task ``one`` and the given tasks, whose banks are random.
 
     The maximum length decreases by ``shorter`` tokens from task to task.
     """
     training = {"epochs": 1, "batch_size": 16}
-    run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)
+    first_task = [task("one", num_rows=16, bank=small("houlsby"))]
+    run = Run(learned_runs.copy(stream(backbone_folder, first_task, training=training), folder))
     store, models = run.store, run.session.models
     backbone, first = models.backbone("fp32"), store.certificate("one")
     for number, (name, made) in enumerate(tasks.items(), 1):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from continual_petl import InputError, Run
+from tests.learned import LearnedRuns
 from tests.predictor.committed import Made, committed
 from tests.predictor.test_mixed import same
 from tests.small import small
@@ -29,9 +30,9 @@ TEXTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10", "w11 w12"]
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(learned_runs: LearnedRuns, backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run with all of TASKS, which have the same maximum length."""
-    return committed(tmp_path_factory.mktemp("all") / "run", backbone_folder(), TASKS, shorter=0)
+    return committed(learned_runs, tmp_path_factory.mktemp("all") / "run", backbone_folder(), TASKS, shorter=0)
 
 
 @pytest.mark.parametrize("num_rows", [1, 4])

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from continual_petl import InputError, learn
+from continual_petl import InputError, Run, learn
 from tests.engine.test_kinds import stream_of_kinds
-from tests.predictor.committed import Made, committed
+from tests.learned import LearnedRuns
 from tests.router.rows import labelled_task, routed_stream
 from tests.streams_in_code import stream, task, task_of_kind, with_columns
 
@@ -25,17 +25,6 @@ Folder = Callable[..., Path]
 TEXTS = ["w1 w2", "w3", "w4 w5 w6"]
 PAIRS = [("w1 w2", "w3"), ("w4", "w5"), ("w6", "w7 w8")]
 WORDS = [["w1", "w2"], ["w3"], ["w4", "w5", "w6"]]
-
-
-@pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a run with tasks on texts, pairs and words, with the standard columns."""
-    tasks = {
-        "pairs": Made("houlsby", pair=True),
-        "wide": Made("houlsby"),
-        "tags": Made("houlsby", "token-classification", ("O", "B-P", "I-P")),
-    }
-    return committed(tmp_path_factory.mktemp("containers") / "run", backbone_folder(), tasks, shorter=0)
 
 
 def _frame(rows: Any, *names: str) -> pd.DataFrame:
@@ -220,10 +209,10 @@ def test_own_columns_come_before_standard_ones(backbone_folder: Folder, tmp_path
     }
 
 
-def test_images_in_tables_and_arrays(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_images_in_tables_and_arrays(learned_runs: LearnedRuns, backbone_folder: Folder, tmp_path: Path) -> None:
     from PIL import Image
 
-    run: Any = learn(stream_of_kinds(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+    run: Any = Run(learned_runs(stream_of_kinds(backbone_folder("vit"), ("image-classification",))))
     name = "image-classification"
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     images = [pixels, 255 - pixels]
@@ -246,8 +235,8 @@ def test_images_in_tables_and_arrays(backbone_folder: Folder, tmp_path: Path) ->
         assert run.predict(one, name) == expected[0]
 
 
-def test_lines_of_an_image_are_not_images(backbone_folder: Folder, tmp_path: Path) -> None:
-    run: Any = learn(stream_of_kinds(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+def test_lines_of_an_image_are_not_images(learned_runs: LearnedRuns, backbone_folder: Folder) -> None:
+    run: Any = Run(learned_runs(stream_of_kinds(backbone_folder("vit"), ("image-classification",))))
     name = "image-classification"
     colour = np.random.default_rng(0).integers(0, 256, size=(8, 8, 3), dtype=np.uint8)
     grey = colour[:, :, 0]
@@ -278,9 +267,9 @@ def test_lines_of_an_image_are_not_images(backbone_folder: Folder, tmp_path: Pat
                 call(make(), name)
 
 
-def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_routed_rows_and_similar_tasks(learned_runs: LearnedRuns, backbone_folder: Folder) -> None:
     tasks = [labelled_task("low"), labelled_task("high")]
-    run: Any = learn(routed_stream(backbone_folder(), tasks), tmp_path / "run")
+    run: Any = Run(learned_runs(routed_stream(backbone_folder(), tasks)))
     expected = run.predict(TEXTS, unknown="nearest")
     frame = pd.DataFrame({"text": TEXTS, "label": ["a", "b", "c"]})
     for table in (frame, frame["text"], {"text": TEXTS}, iter(TEXTS), pa.Table.from_pandas(frame), np.array(TEXTS)):
@@ -302,8 +291,8 @@ def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) 
         run.predict(pd.Series(["w1", "w2"], index=["text", "b"]))
 
 
-def test_generated_rows(backbone_folder: Folder, tmp_path: Path) -> None:
-    run: Any = learn(stream_of_kinds(backbone_folder("gpt2"), ("causal-lm",)), tmp_path / "run")
+def test_generated_rows(learned_runs: LearnedRuns, backbone_folder: Folder) -> None:
+    run: Any = Run(learned_runs(stream_of_kinds(backbone_folder("gpt2"), ("causal-lm",))))
     expected = run.predict(TEXTS, "causal-lm")
     assert run.predict(pd.DataFrame({"source": TEXTS}), "causal-lm") == expected
     assert "".join(run.generate({"source": TEXTS[0]}, "causal-lm")) == expected[0].value

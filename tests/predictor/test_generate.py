@@ -12,6 +12,7 @@ import pytest
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
+from tests.learned import LearnedRuns
 from tests.small import small
 from tests.streams_in_code import generating_stream, stream, task_of_kind
 
@@ -22,11 +23,10 @@ ROWS = ["w10 w20", "w3 w1 w41 w7", "w11", "w30 w31"]
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Run:
     """Return a run with two tasks that generate text and one that does not."""
-    folder = tmp_path_factory.mktemp("pieces") / "run"
-    learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
-    return Run(folder)
+    tasks = generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora"))
+    return Run(learned_runs(tasks))
 
 
 def test_pieces_join_to_the_prediction(run: Run) -> None:

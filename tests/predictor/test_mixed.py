@@ -18,6 +18,7 @@ from continual_petl.kind_registry import register_kind
 from continual_petl.kinds import Classification
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.model_cache import ModelCache
+from tests.learned import LearnedRuns
 from tests.predictor.committed import Made, committed
 from tests.streams_in_code import stream, task
 from tests.tiny import WORDS, make_tokenizer
@@ -51,9 +52,9 @@ ROWS = {name: _rows(name) for name in ("one", *TASKS)}
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(learned_runs: LearnedRuns, backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run with all of TASKS."""
-    return committed(tmp_path_factory.mktemp("mixed") / "run", backbone_folder(), TASKS)
+    return committed(learned_runs, tmp_path_factory.mktemp("mixed") / "run", backbone_folder(), TASKS)
 
 
 def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:

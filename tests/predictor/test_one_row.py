@@ -10,25 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from continual_petl import InputError, Run, learn
+from continual_petl import InputError, Run
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.predictor import Predictor
 from tests.engine.test_kinds import stream_of_kinds
-from tests.predictor.committed import Made, committed
+from tests.learned import LearnedRuns
 
 Folder = Callable[..., Path]
 PAIR = ("w1 w2", "w3")
-
-
-@pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run with tasks on texts, pairs and words."""
-    tasks = {
-        "pairs": Made("houlsby", pair=True),
-        "wide": Made("houlsby"),
-        "tags": Made("houlsby", "token-classification", ("O", "B-P", "I-P")),
-    }
-    return committed(tmp_path_factory.mktemp("one") / "run", backbone_folder(), tasks, shorter=0)
 
 
 @pytest.mark.parametrize(("row", "task"), [("w1 w2", "one"), ("w1 w2", "tags"), (PAIR, "pairs")])
@@ -92,10 +81,12 @@ def test_rows_may_be_any_iterable(run: Run) -> None:
     assert run.predict(np.array(texts), "one") == expected
 
 
-def test_one_image_is_a_path_an_array_or_an_image_of_pillow(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_one_image_is_a_path_an_array_or_an_image_of_pillow(
+    learned_runs: LearnedRuns, backbone_folder: Folder, tmp_path: Path
+) -> None:
     from PIL import Image
 
-    run = learn(stream_of_kinds(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+    run = Run(learned_runs(stream_of_kinds(backbone_folder("vit"), ("image-classification",))))
     name = "image-classification"
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     Image.fromarray(pixels).save(tmp_path / "one.png")

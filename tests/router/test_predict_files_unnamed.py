@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from continual_petl import Run, learn
+from continual_petl import Run
 from continual_petl.cli.main import main
 from continual_petl.kind_registry import kind_of
+from tests.learned import LearnedRuns
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.tiny import WORDS
 
@@ -22,9 +23,9 @@ STRANGE = " ".join(WORDS[85:86] * 16)
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Run:
     tasks = [labelled_task(name) for name in ("low", "high", "pairs")]
-    return learn(routed_stream(backbone_folder(), tasks), tmp_path_factory.mktemp("routed") / "run")
+    return Run(learned_runs(routed_stream(backbone_folder(), tasks)))
 
 
 def _records() -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from continual_petl.cli.main import main
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.settings import alone
+from tests.learned import LearnedRuns
 from tests.router.rows import as_named, labelled_task, routed_stream, rows_of
 from tests.streams_in_code import regression_task, stream
 from tests.tiny import WORDS
@@ -29,8 +30,8 @@ def _stream(backbone: Path, names: tuple[str, ...] = ("low", "high", "pairs"), *
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return learn(_stream(backbone_folder()), tmp_path_factory.mktemp("routed") / "run")
+def run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Run:
+    return Run(learned_runs(_stream(backbone_folder())))
 
 
 def _texts(name: str) -> list[Any]:

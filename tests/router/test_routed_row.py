@@ -17,16 +17,17 @@ from continual_petl.engine.scoring import routed_row
 from continual_petl.metrics import forgetting_max
 from continual_petl.report.routed_results import SCORES, RoutedResults, routed_results
 from continual_petl.store.ledger.lines import RoutedCell, RowLine
+from tests.learned import LearnedRuns
 from tests.router.rows import labelled_task, routed_stream, rows_of
 
 Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(backbone_folder: Folder, learned_runs: LearnedRuns) -> Run:
     # The second task uses the words of the first, so that some rows are routed to the wrong task.
     tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low"), labelled_task("pairs")]
-    return learn(routed_stream(backbone_folder(), tasks), tmp_path_factory.mktemp("routed") / "run")
+    return Run(learned_runs(routed_stream(backbone_folder(), tasks)))
 
 
 def _lines(run: Run) -> list[RowLine]:
@@ -125,20 +126,20 @@ def test_scores_that_need_an_unmeasured_row_are_nan() -> None:
     assert routed_results(("a", "b"), [{}, {}]) is None
 
 
-def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loggers_json_terminal_and_page_show_it(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     routed = run.results.routed
     assert routed is not None
     found = routed.after(3)
     numbers = numbers_after(run.results, 3)
     assert {name: numbers[f"routed/{name}"] for name in found} == found
     assert run.to_json()["results"]["routed"]["routing"][2] == routed.routing[2].tolist()
-    assert main(["report", str(run.store.folder)]) == 0
+    command = ["report", str(run.store.folder)]
+    assert main([*command, "--output", str(tmp_path)]) == 0
     assert f"routing     {found['routing_accuracy']:6.4f}" in capsys.readouterr().out
-    assert main(["report", str(run.store.folder), "--json"]) == 0
+    assert main([*command, "--json"]) == 0
     json.loads(capsys.readouterr().out)
-    page = (run.store.folder / "report" / "index.html").read_text("utf-8")
+    page = (tmp_path / "index.html").read_text("utf-8")
     assert "Share of each task&#39;s rows (row) that are routed to each task (column) at the end." in page
-    page = (run.store.folder / "report" / "index.html").read_text()
     assert "Tasks that rows are routed to" in page
     assert set(run.figures()) >= {"routing", "routed", "taken-for"}
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from continual_petl import Run, forget, learn
+from continual_petl import Run, forget
 from continual_petl.router import totals as module
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.totals import Totals, keep_totals, read_sums, totals_of
 from continual_petl.store.store import Store
+from tests.learned import LearnedRuns
 from tests.router.rows import labelled_task, routed_stream, rows_of
 
 Folder = Callable[..., Path]
@@ -21,15 +22,13 @@ NAMES = ("low", "high", "more", "last")
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     tasks = [
         labelled_task(name, vocabulary="low" if name == "more" else "high" if name == "last" else name)
         for name in NAMES
     ]
     tasks[3] |= {"routing": "off"}
-    folder = tmp_path_factory.mktemp("totals") / "run"
-    learn(routed_stream(backbone_folder(), tasks), folder)
-    return folder
+    return learned_runs(routed_stream(backbone_folder(), tasks))
 
 
 @pytest.fixture
