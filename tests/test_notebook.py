@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 import torch
 
-from continual_petl import ContinualLearner, InputError, Run, TaskStream, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, Run, TaskStream, load_backbone
 from continual_petl.heads.predictions import Prediction
 from continual_petl.report.results import ResultRow
 from continual_petl.store.store import Store
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("notebook") / "run"
-    learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), folder)
-    return folder
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}))
 
 
 def test_run_and_store_repr_list_their_tasks(learned: Path) -> None:

@@ -22,6 +22,7 @@ from continual_petl.store.ledger.lines import Status
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of
 from tests.desk import bank_digests
+from tests.learned import LearnedRuns
 from tests.report.made import rows_of
 from tests.usual import few
 
@@ -74,11 +75,9 @@ def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run,
 
 
 @pytest.fixture(scope="module")
-def plain(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run of the first two tasks, learned without a logger."""
-    folder = tmp_path_factory.mktemp("plain") / "run"
-    learn(tasks_of(backbone_folder(), "one", "two"), folder)
-    return folder
+    return learned_runs(tasks_of(backbone_folder(), "one", "two"))
 
 
 def test_logging_changes_no_bank(logged: tuple[Run, Recording], plain: Path) -> None:

@@ -18,6 +18,7 @@ from continual_petl.cli.main import main
 from continual_petl.errors import quoted
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.engine.test_resume import SignalAt
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -32,11 +33,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Folder, learned_runs: LearnedRuns) -> Path:
     """Return a run with two small tasks."""
-    folder = tmp_path_factory.mktemp("learned") / "run"
-    learn(_stream(backbone_folder()), folder)
-    return folder
+    return learned_runs(_stream(backbone_folder()))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from continual_petl.engine.run import Run
 from continual_petl.predictor.records import TaskColumns
 from continual_petl.store.store import Store
 from tests.cli.formats import read, write
+from tests.learned import LearnedRuns
 from tests.streams_in_code import stream, task, task_of_kind, with_columns
 
 OWN = {"topics": ("question",), "twice": ("question", "other"), "entities": ("words",), "plain": ("text",)}
@@ -41,10 +42,8 @@ def tasks() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Callable[..., Path], tasks: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("columns") / "run"
-    learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
-    return folder
+def run(backbone_folder: Callable[..., Path], tasks: Any, learned_runs: LearnedRuns) -> Path:
+    return learned_runs(stream(backbone_folder(), tasks, training={"epochs": 1}))
 
 
 def record_of(names: tuple[str, ...], row: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from continual_petl import learn
 from continual_petl.cli.main import main
 from continual_petl.engine.run import Run
 from tests.cli.formats import write
+from tests.learned import LearnedRuns
 from tests.streams.strange_files import write_table
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, with_columns
 
@@ -24,12 +24,10 @@ ROWS = [{"id": number, "text": text, "by": None if number else "Ada"} for number
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("copies") / "run"
+def run(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Path:
     tasks = [with_columns(task("yesno", num_rows=16), text="question"), regression_task("number", num_rows=16)]
     tasks += [task_of_kind("multiple-choice", "choices", num_rows=16)]
-    learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), tasks, training={"epochs": 1}))
 
 
 def predicted(run: Path, source: Path, out: str, *which: str) -> Path:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from continual_petl import learn
 from continual_petl.cli import predicting as command
 from continual_petl.cli.main import main
 from continual_petl.engine.run import Run
 from tests.cli.formats import read, write
+from tests.learned import LearnedRuns
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 ROWS: dict[str, list[Any]] = {
@@ -33,8 +33,7 @@ MIXED = [
 
 
 @pytest.fixture(scope="module")
-def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files") / "run"
+def run(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Path:
     few: dict[str, Any] = {"num_rows": 16}
     tasks = [
         task("yesno", **few),
@@ -43,8 +42,7 @@ def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathF
         task("pair", pairs=True, **few),
         task_of_kind("token-classification", "words", **few),
     ]
-    learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), tasks, training={"epochs": 1}))
 
 
 def record_of(name: str, row: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from continual_petl import Run, learn
+from continual_petl import Run
 from continual_petl.serve import ServeSettings, make_app
+from tests.learned import LearnedRuns
 from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
@@ -37,11 +38,9 @@ def until(check: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(scope="session")
-def learned(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Path:
     """Return a run that no test changes."""
-    folder = tmp_path_factory.mktemp("served") / "run"
-    learn(stream(backbone_folder(), TASKS, training=TRAINING), folder)
-    return folder
+    return learned_runs(stream(backbone_folder(), TASKS, training=TRAINING))
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from continual_petl.serve.request_schema import request_schemas
 from continual_petl.store.certificate.certificate import ROUTER, Certificate
 from continual_petl.store.store import Store
 from tests.chats import chat_of
+from tests.learned import LearnedRuns
 from tests.serve.conftest import TRAINING, Open, until
 from tests.serve.declared import validator
 from tests.serve.test_predict import PIXEL
@@ -344,10 +345,10 @@ PAIRS = [["w1", "w2"], {"text": "w1", "text_pair": "w2"}]
 
 
 @pytest.fixture(scope="module")
-def without_pairs(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def without_pairs(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Run:
     """Return a run with tasks on texts and words."""
     tasks = [task("first", num_rows=24), task_of_kind("token-classification", "tags")]
-    return learn(stream(backbone_folder(), tasks, training=TRAINING), tmp_path_factory.mktemp("texts") / "run")
+    return Run(learned_runs(stream(backbone_folder(), tasks, training=TRAINING)))
 
 
 @pytest.mark.parametrize("row", PAIRS)

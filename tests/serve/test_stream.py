@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from continual_petl import Run, learn
 from continual_petl.serve import Client, EndpointError, ServeSettings, make_app
+from tests.learned import LearnedRuns
 from tests.serve.conftest import TRAINING, Open
 from tests.serve.declared import CheckedClient
 from tests.small import small
@@ -27,11 +28,9 @@ ROW = "w10 w20"
 
 
 @pytest.fixture(scope="module")
-def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(backbone_folder: Callable[..., Path], learned_runs: LearnedRuns) -> Path:
     """Return a run with tasks that generate text, and one that does not."""
-    folder = tmp_path_factory.mktemp("texts") / "run"
-    learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
-    return folder
+    return learned_runs(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")))
 
 
 @pytest.fixture(scope="module")
