@@ -6,12 +6,14 @@ to new interpreters that tests start.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import importlib.metadata
 import os
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 _FILE_OF_A_RUN = 2**16
@@ -40,6 +42,9 @@ def make_quick() -> None:
     # Every run writes its stream file, and many tests learn the same stream.
     dump: Any = importlib.import_module("continual_petl.streams.stream_file.dump")
     dump.yaml = types.SimpleNamespace(dump=_writing_once(dump.yaml.dump))
+    # Every run loads its backbone, mostly the same tiny ones.
+    weights: Any = importlib.import_module("continual_petl.backbones.weights")
+    weights._load = _loading_once(weights._load)
 
 
 def _remembering(parse: Any) -> Any:
@@ -72,6 +77,30 @@ def _writing_once(dump: Any) -> Any:
         return known[looks]
 
     return written
+
+
+def _loading_once(load: Any) -> Any:
+    """Wrap ``load`` so that it loads a folder again only if its files have changed, and otherwise returns a copy."""
+    from transformers import PreTrainedModel
+
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(load)
+    def copied(kind: Any, source: str, **how: Any) -> Any:
+        folder = Path(source)
+        if not folder.is_dir() or how["trust_remote_code"] or "quantization_config" in how:
+            return load(kind, source, **how)
+        files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+        of_both = [getattr(each.from_pretrained, "__func__", each.from_pretrained) for each in (kind, PreTrainedModel)]
+        key = kind, *of_both, source, *sorted(how.items()), *files  # tests patch these methods
+        if key not in known:
+            if len(known) == 20:
+                known.clear()
+            known[key] = load(kind, source, **how)
+        model, missing, mismatched = known[key]
+        return copy.deepcopy(model), set(missing), list(mismatched)
+
+    return copied
 
 
 def _copy(tree: Any) -> Any:
