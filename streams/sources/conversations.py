@@ -34,6 +34,8 @@ def is_message(value: Any) -> bool:
 def from_text(value: Any) -> Any:
     """Return the messages in a cell of a table, which holds them as JSON; any other text is returned as it is."""
     found = from_cell(value)
+    if found is value:  # also JSON that was found faulty before
+        return value
     if isinstance(found, FaultyJson):
         is_chat = any(all(f'"{key}"' in value for key in form) for form in _FORMS)
     else:

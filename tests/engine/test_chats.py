@@ -165,6 +165,7 @@ def test_command_line_predicts_texts_and_files(
     assert json.loads((tmp_path / "out.jsonl").read_text("utf-8").splitlines()[0]) == {
         "messages": [user("w3 w50")],
         "answer": wanted,
+        "truncated": False,
     }
     write_lines(file, [{"messages": [user("w3 w50")]}, {"messages": [user("w1"), assistant("w2")]}])
     capsys.readouterr()
