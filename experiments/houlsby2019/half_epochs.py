@@ -17,10 +17,10 @@ from experiments.houlsby2019.compare import ELEVEN, HOULSBY, choosers, final, me
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import mean_of, mean_over_tasks, shown
+from experiments.studies.statistics import mean_of, shown
 from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
-from experiments.studies.tuning import scores_of
+from experiments.studies.tuning import cells_of, scores_of
 
 HALF = replace(HOULSBY, name="half the epochs", epochs={task: epochs // 2 for task, epochs in HOULSBY.epochs.items()})
 METHODS = {"all epochs": HOULSBY, HALF.name: HALF}
@@ -47,8 +47,7 @@ def body(scale: Scale, book: Book) -> str:
     trials = {name: [final(method, scale, book, task) for task in tasks] for name, method in METHODS.items()}
     parts = [_INTRO, grid(["epochs and rate", *tasks], [[name, *map(_setting, of)] for name, of in trials.items()])]
     for split in ("validation", "test"):
-        scores = {name: [scores_of(book, each, split) for each in of] for name, of in trials.items()}
-        rows = [[name, *(shown(mean_of(e)) for e in of), shown(mean_over_tasks(of))] for name, of in scores.items()]
+        rows = [[name, *cells_of(book, of, split)] for name, of in trials.items()]
         parts.append(grid([f"{split} rows", *tasks, f"mean of {len(tasks)}"], rows))
     return "\n\n".join([*parts, *_by_rate(scale, book), *_stopped_early(scale, book)])
 

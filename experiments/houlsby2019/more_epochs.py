@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from experiments.benchmarks.markdown import grid
-from experiments.houlsby2019 import compare, one_percent
+from experiments.houlsby2019 import compare
 from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN, choosers
-from experiments.houlsby2019.one_percent import NARROW
+from experiments.houlsby2019.one_percent import NARROW, still_close
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
+from experiments.studies.statistics import Mean, mean_over_tasks, shown
 from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
-from experiments.studies.tuning import scores_of
+from experiments.studies.tuning import cells_of, scores_of
 
 MORE = replace(FULL, name="full fine-tuning, as many epochs as banks", epochs=HOULSBY.epochs)
 BANKS = (HOULSBY, NARROW)
@@ -75,9 +75,9 @@ def body(scale: Scale, book: Book) -> str:
     choices = [_choice(scale, book, task) for task in choosers(scale)]
     chosen = grid(["validation, few and more epochs", *choosers(scale)], [[FULL.name, *choices]])
     scores = [
-        ["full fine-tuning, epochs chosen", *_cells([final(scale, book, task) for task in tasks], book)],
+        ["full fine-tuning, epochs chosen", *cells_of(book, [final(scale, book, task) for task in tasks])],
         *(
-            [each.name, *_cells([compare.final(each, scale, book, task) for task in tasks], book)]
+            [each.name, *cells_of(book, [compare.final(each, scale, book, task) for task in tasks])]
             for each in (FULL, *BANKS)
         ),
     ]
@@ -93,11 +93,6 @@ def _choice(scale: Scale, book: Book, task: str) -> str:
     return ", ".join(cells)
 
 
-def _cells(trials: list[list[Trial]], book: Book) -> list[str]:
-    scores = [scores_of(book, trial) for trial in trials]
-    return [*(shown(mean_of(score)) for score in scores), shown(mean_over_tasks(scores))]
-
-
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds;
 validation scores are of the first seed, with the choice in bold: more epochs have to be strictly better. Banks, and the
 tasks on which the settings for amazon, dbpedia and yahoo are chosen, are as in `houlsby2019/compare` and
@@ -107,21 +102,9 @@ scores of both studies were known."""
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
     """Check whether both banks are still close to full fine-tuning."""
-    full, found = mean_score(scale, book), []
-    for method in BANKS:
-        ours = compare.mean_score(method, scale, book, scale.some(ELEVEN))
-        size = one_percent.share(method, scale, book)
-        if full is None or ours is None or size is None:
-            continue
-        found.append(
-            claims.loses_at_most(
-                f"Adapters of {size:.2f} % are within {WITHIN} points of full fine-tuning that may have as many epochs",
-                ours,
-                full,
-                WITHIN,
-            )
-        )
-    return found
+    claim = f"Adapters of {{size}} are within {WITHIN} points of full fine-tuning that may have as many epochs"
+    banks = [(method, compare.mean_score(method, scale, book, scale.some(ELEVEN))) for method in BANKS]
+    return still_close(claim, mean_score(scale, book), banks, scale, book)
 
 
 def headline(scale: Scale, book: Book) -> str:

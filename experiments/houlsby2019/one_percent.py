@@ -6,7 +6,7 @@ and the bank with about 2 % of the layers' parameters; only the bottleneck size 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,10 @@ from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, WITHIN
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import Mean, mean_of, shown
+from experiments.studies.statistics import Mean, shown
 from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
-from experiments.studies.tuning import Method, scores_of
+from experiments.studies.tuning import Method, cells_of
 
 MOST = 1.0
 """Maximum percentage of the encoder's layers."""
@@ -61,8 +61,7 @@ def _row(method: Method, scale: Scale, book: Book) -> list[str]:
     return [
         method.name,
         "all, and embeddings" if method is FULL else "-" if size is None else f"{size:.2f} %",
-        *(shown(mean_of(scores_of(book, trials))) for trials in finals),
-        shown(_mean(method, scale, book)),
+        *cells_of(book, finals),
     ]
 
 
@@ -89,6 +88,25 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             f"Adapters of at most {MOST:g} % score higher than full fine-tuning (ours, not the paper's)",
             claims.at_least(ours, full),
         ),
+    ]
+
+
+def still_close(
+    claim: str, full: Mean | None, banks: Sequence[tuple[Method, Mean | None]], scale: Scale, book: Book
+) -> list[Claim]:
+    """Return a row of RESULTS.md for each bank: is it within `WITHIN` points of other copies than those of `compare`?
+
+    Args:
+        claim: the claim, with ``{size}`` for the bank's share of the encoder's layers.
+        full: the mean score of the full copies; without it, there are no rows.
+        banks: each bank with its mean score; banks without one have no row.
+        scale: scale of the trials.
+        book: the finished trials.
+    """
+    return [
+        claims.loses_at_most(claim.format(size=f"{size:.2f} %"), ours, full, WITHIN)
+        for method, ours in banks
+        if full is not None and ours is not None and (size := share(method, scale, book)) is not None
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
+from experiments.studies.statistics import mean_of, mean_over_tasks, shown
 from experiments.studies.trial import Trial
 
 
@@ -76,3 +77,9 @@ def parameters_of(book: Book, trials: Sequence[Trial]) -> float | None:
 def scores_of(book: Book, trials: Sequence[Trial], split: str = "test") -> list[float | None]:
     """Return the scores of trials on a 0-100 scale."""
     return [book.score(trial, split) for trial in trials] or [None]
+
+
+def cells_of(book: Book, by_task: Sequence[Sequence[Trial]], split: str = "test") -> list[str]:
+    """Return the cells of a row: the mean score on each task, and the mean over the tasks."""
+    scores = [scores_of(book, trials, split) for trials in by_task]
+    return [*(shown(mean_of(each)) for each in scores), shown(mean_over_tasks(scores))]
