@@ -61,7 +61,7 @@ class Book:
         self.again: dict[str, bool] = {}
         """For trials that were run more than once: key, and whether the scores were identical."""
         for file in files:
-            for number, text in enumerate(_whole_lines(file), 1):
+            for number, text in enumerate(whole_lines(file), 1):
                 try:
                     self._take(json.loads(text))
                 except ValueError as error:
@@ -113,24 +113,26 @@ class Book:
 
 
 class Ledger:
-    """A file to which finished trials are appended.
-
-    Each line is written at once and synced to disk before the next is written; an incomplete last line is removed.
-    """
+    """A file to which finished trials are appended."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def write(self, line: Line | Made) -> None:
         """Add one line."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(line.model_dump(mode="json", exclude_defaults=isinstance(line, Line)), separators=(",", ":"))
-        with self.file.open("ab+") as handle:
-            handle.truncate(_whole_bytes(self.file))
-            handle.seek(0, os.SEEK_END)
-            handle.write(text.encode() + b"\n")
-            handle.flush()
-            os.fsync(handle.fileno())
+        tree = line.model_dump(mode="json", exclude_defaults=isinstance(line, Line))
+        append_line(self.file, json.dumps(tree, separators=(",", ":")))
+
+
+def append_line(file: Path, text: str) -> None:
+    """Add a line, which is synced to disk before this returns; an incomplete last line is removed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab+") as handle:
+        handle.truncate(_whole_bytes(file))
+        handle.seek(0, os.SEEK_END)
+        handle.write(text.encode() + b"\n")
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def _named_now(bank: str | dict[str, Any]) -> str | dict[str, Any]:
@@ -145,6 +147,6 @@ def _whole_bytes(file: Path) -> int:
     return content.rfind(b"\n") + 1
 
 
-def _whole_lines(file: Path) -> Iterator[str]:
-    content = file.read_bytes()
-    return iter(content[: content.rfind(b"\n") + 1].decode().splitlines())
+def whole_lines(file: Path) -> Iterator[str]:
+    """Return the lines of a file, without an incomplete last line."""
+    return iter(file.read_bytes()[: _whole_bytes(file)].decode().splitlines())

@@ -12,6 +12,7 @@ import torch
 from continual_petl._strict_model import StrictModel
 from experiments.benchmarks.machine import Machine, commit, describe, versions
 from experiments.studies.learning import plain
+from experiments.studies.ledger import append_line, whole_lines
 from experiments.transfer.streams import Size
 
 HERE = Path(__file__).parent
@@ -55,10 +56,8 @@ class Ledger:
         self._at = commit()
 
     def lines(self) -> list[Line]:
-        """Return all lines; an empty list if there is no file."""
-        if not self.file.is_file():
-            return []
-        return [Line.model_validate_json(text) for text in self.file.read_text(encoding="utf-8").splitlines()]
+        """Return all complete lines; an empty list if there is no file."""
+        return [Line.model_validate_json(text) for text in whole_lines(self.file)] if self.file.is_file() else []
 
     def has(self, key: Key) -> bool:
         """Return whether a case has been measured."""
@@ -84,6 +83,4 @@ class Ledger:
             machine=describe(torch.device("cpu")),
             versions=versions(),
         )
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.model_dump(mode="json")) + "\n")
+        append_line(self.file, json.dumps(line.model_dump(mode="json")))

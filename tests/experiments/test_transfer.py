@@ -71,6 +71,18 @@ def test_tasks_with_fewer_rows_are_not_learned_again_and_every_draw_has_a_bank_f
     assert measured == [("topics", 2, "4000", 1), ("reviews", 1, "4000", 1), ("reviews", 2, "4000", 1)]
 
 
+def test_a_case_that_was_cut_off_while_it_was_written_is_measured_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "cases.ndjson")
+    for draw in (1, 2):
+        ledger.add("topics", "yelp", "20", draw, "pfeiffer", {"auto": {}})
+    before = ledger.file.read_bytes()
+    ledger.file.write_bytes(before[:-20])
+    assert [line.draw for line in ledger.lines()] == [1]
+    ledger.add("topics", "yelp", "20", 2, "pfeiffer", {"auto": {}})
+    assert [line.draw for line in ledger.lines()] == [1, 2]
+    assert ledger.file.read_bytes().startswith(before[: before.index(b"\n") + 1])
+
+
 @pytest.mark.slow
 def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
