@@ -162,7 +162,4 @@ def status_of_process(key: str) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        print(json.dumps(measure_here(**json.loads(sys.argv[1]))))
-    else:
-        print(json.dumps([measure(gives_back=gives_back) for gives_back in (False, True)], indent=2))
+    print(json.dumps(measure_here(**json.loads(sys.argv[1]))))

@@ -1,16 +1,11 @@
-"""Batches whose rows belong to many tasks, compared with batches of one task and the bare backbone, in one process.
+"""Batches whose rows belong to many tasks, compared with batches of one task: our candidates of the table ``mixed``.
 
-``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks uses the same
-candidates. The banks' values are random, which does not affect times.
+The banks' values are random, which does not affect times.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -19,10 +14,9 @@ from torch import Tensor
 from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.kind_registry import find_kind
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import respond
-from continual_petl.learner.task_bank import TaskBank, reading_inputs
+from continual_petl.learner.task_bank import TaskBank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.alternate import Candidate
@@ -77,30 +71,16 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return functions that predict one batch: with the bare backbone, for one task, and for several numbers of tasks.
+    """Return functions that predict one batch: for one task, and for several numbers of tasks.
 
-    If there are more tasks than rows, each call takes the next group of tasks in turn. One function predicts rows that are
-    divided unevenly among tasks.
+    If there are more tasks than rows, each call takes the next group of tasks in turn.
     """
     num_rows = len(batch["input_ids"])
     tasks = task_banks(backbone, choice, max(numbers))
-    head = find_kind("classification").head(
-        backbone.hidden_size, 4, dropout=0.0, label_smoothing=0.0, class_weights=None, targets=None
-    )
-    found: dict[str, Pass] = {
-        "bare": lambda: head(
-            backbone.model.base_model(**reading_inputs(backbone, batch)).last_hidden_state[:, 0].float()
-        ),
-        "one task": lambda: respond(tasks[:1], batch),
-    }
+    found: dict[str, Pass] = {"one task": lambda: respond(tasks[:1], batch)}
     for number in numbers:
         turns = [_turn(tasks[start:number], num_rows) for start in range(0, number, min(number, num_rows))]
         found[f"{number} tasks"] = _in_turn(turns, batch)
-    draw = torch.Generator().manual_seed(1)
-    counts = Counter(torch.randint(0, min(numbers), (num_rows,), generator=draw).tolist())
-    order = sorted(counts, key=lambda task: counts[task])
-    uneven = [tasks[task] for task in order], [counts[task] for task in order]
-    found[f"{len(order)} tasks, uneven"] = _in_turn([uneven], batch)
     return found
 
 
@@ -144,8 +124,6 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
     for bank, choice in BANKS.items():
         size = min(next(value for key, value in choice.items() if key != "preset"), options.bottleneck)
         for what, one in passes(backbone, {"preset": bank, "bottleneck": size}, batch, options.tasks).items():
-            if what == "bare" or what.endswith("uneven"):
-                continue
             name = f"ours, {bank}, {what}"
             single = None if what == "one task" else f"ours, {bank}, one task"
             setting = f"{backbone.precision}, {backbone.attention} attention"
@@ -157,36 +135,3 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
                 facts[graph] = facts[name] | {"setting": f"{setting}, CUDA graph"}
                 found.append(Candidate(graph, timed(recorded(torch.inference_mode()(one)))))
     return found, facts
-
-
-def main() -> None:
-    """Measure candidates alternately by processor time, and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smoke test: short rows, few tasks and rounds")
-    parser.add_argument("--backbone", default="minilm")
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=7)
-    given = parser.parse_args()
-    length, turns, numbers = (8, 2, (2, 8)) if given.quick else (given.length, given.turns, (32, 256))
-    backbone = load_backbone(given.backbone, precision="fp32", attention=fastest().attention, pooling="mean")
-    batch = batch_of(8 if given.quick else 64, length, backbone.model.config.vocab_size, backbone.model.device)
-    for bank, choice in BANKS.items():
-        measured: dict[str, list[float]] = {}
-        work = passes(backbone, choice, batch, numbers)
-        with torch.inference_mode():
-            for turn in range(-1, turns):
-                for name, one in work.items():
-                    began = time.process_time()
-                    one()
-                    if turn >= 0:
-                        measured.setdefault(name, []).append(time.process_time() - began)
-        one_task = median(measured["one task"])
-        for name, taken in measured.items():
-            print(
-                f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} x one task's speed",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()
