@@ -161,3 +161,18 @@ print(StreamSpec.model_validate({given!r}).tasks[0].name, "torch" in sys.modules
     assert "; if a package adds it, install that package" in without
     broken = installed(tmp_path / "broken", "scale_shift:Missing")
     assert "form 'ssf': scale_shift:Missing cannot be loaded: AttributeError" in process(checked, broken, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_new_interpreter_learns_with_a_form_of_an_installed_package(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("scaled", num_rows=16, bank={"modifications": [CHANGE]})]
+    given = {"name": "s", "backbone": str(backbone_folder()), "tasks": tasks, "training": {"epochs": 1}}
+    program = f"""
+from continual_petl.streams.schema.stream_spec import StreamSpec
+spec = StreamSpec.model_validate({given!r})
+from continual_petl import Run, TaskStream, learn
+learn(TaskStream(spec), "run")
+print(Run("run").predict("w1 w2", task="scaled").value in ("no", "yes"))
+"""
+    variables = installed(tmp_path / "installed", "scale_shift:ScaleShiftConfig")
+    assert process(program, variables, tmp_path).endswith("True\n")
