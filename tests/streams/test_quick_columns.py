@@ -26,6 +26,13 @@ from continual_petl.streams.sources import local_files
 from continual_petl.streams.sources.local_files import read_table
 from tests.streams.strange_files import write_table
 
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse 2^16 characters of JSON at once: the first block of a file is always read line by line."""
+    monkeypatch.setattr(quick, "_BYTES_AT_ONCE", 2**18)
+
+
 CELLS = st.text(st.sampled_from('ab,"\t\n\r\0é\u2028\ufeff '), max_size=5)
 
 
@@ -42,6 +49,7 @@ def at_once(path: Path, columns: set[str], names: list[str], limits: LimitsSpec 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_any_text_is_read_as_one_by_one_or_not_at_all(tmp_path: Path, count: int) -> None:
     """Random quotation marks, line ends, separators: pyarrow's reader must not see another table."""
+    pieces = TextFile.pieces
 
     @settings(max_examples=count, derandomize=True)
     @given(data=st.data())
@@ -53,7 +61,9 @@ def test_any_text_is_read_as_one_by_one_or_not_at_all(tmp_path: Path, count: int
         path = tmp_path / f"a.{suffix}"
         path.write_bytes(ends.join([mark.join(names), *lines, ""][: data.draw(st.integers(2, 8))]).encode())
         columns = data.draw(st.sets(st.sampled_from(names), min_size=1))
+        size = data.draw(st.sampled_from([1, 5, 2**18]))
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, size))
             patch.setattr(quick, "_BYTES_AT_ONCE", data.draw(st.sampled_from([3, 2**20])))
             found = at_once(path, columns, names)
         try:
@@ -199,6 +209,18 @@ def test_line_ends_in_quoted_texts_are_kept_wherever_a_block_ends(
     assert at_once(path, {"text"}, ["text", "label"]) is None  # a long text is left to the other reader
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_byte_order_mark_in_a_later_block_is_text(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pieces = tmp_path / f"a.{suffix}", TextFile.pieces
+    mark = "," if suffix == "csv" else "\t"
+    path.write_text(f"text{mark}label\n" + 40 * f"\ufeffa{mark}b\n", "utf-8")
+    monkeypatch.setattr(TextFile, "pieces", lambda self, _=0: pieces(self, 20))
+    monkeypatch.setattr(quick, "_BYTES_AT_ONCE", 3)
+    assert at_once(path, {"text"}, ["text", "label"]) == {"text": 40 * ["\ufeffa"]}
+
+
 def test_a_wide_table_is_inspected(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.csv", {f"p{number}": ["1", "2"] for number in range(12_289)})
     assert len(read_table("t", [str(path)], Wanted(), DEFAULTS)) == 12_289
@@ -301,9 +323,12 @@ def test_what_python_refuses_in_a_column_that_is_not_read_is_refused_in_long_fil
         read_table("t", [str(path)], Wanted({"text"}), DEFAULTS)
 
 
-def test_null_under_a_key_of_any_letters_is_a_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["é", "\\u00e9"])
+def test_null_under_a_key_of_any_letters_is_a_column(tmp_path: Path, key: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(1500 * f'{{"text": "{"x" * 300}"}}\n' + 3000 * f'{{"text": "{"x" * 300}", "é": null}}\n')
+    path.write_text(
+        1500 * f'{{"text": "{"x" * 300}"}}\n' + 3000 * f'{{"text": "{"x" * 300}", "{key}": null}}\n', "utf-8"
+    )
     assert read_table("t", [str(path)], Wanted({"text", "é"}), DEFAULTS)["é"] == [None] * 4500
 
 
