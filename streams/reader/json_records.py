@@ -315,11 +315,14 @@ def _float(text: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=unrepeated, parse_float=_float)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Faulty:
     """Stands in place of a value that is JSON, but has no meaning: of a key that is there twice, or too large a number."""
 
     why: ValueError
+
+    def __repr__(self) -> str:
+        return f"not JSON ({self.why})"  # where an error says what was found
 
 
 def _or_faulty(meaning: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -73,3 +73,10 @@ def test_what_is_out_of_place_is_named(tmp_path: Path, data: Any, says: str) -> 
     with pytest.raises(InputError) as caught:
         [*read_records("here", tmp_path / "dev.json", DEFAULTS)]
     assert says in str(caught.value)
+
+
+def test_a_value_without_a_meaning_is_named_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text('{"data": [{"paragraphs": 1e999}]}')
+    with pytest.raises(InputError) as caught:
+        [*read_records("here", tmp_path / "dev.json", DEFAULTS)]
+    assert "data[0].paragraphs is not JSON (the number 1e999 is too large), not a list as in SQuAD" in str(caught.value)
