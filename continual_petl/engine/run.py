@@ -482,7 +482,7 @@ class Run:
             unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
                 gets no prediction; ``nearest``: the bank of the most probable task predicts it.
             candidates: allowed only without a task: 1 to 4; of each row, also return the predictions of so many of its most
-                probable tasks, in `Prediction.candidates`.
+                probable tasks, in `Prediction.candidates`, without tasks that refuse the row.
 
         Example::
 

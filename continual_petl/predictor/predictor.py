@@ -72,7 +72,8 @@ class Predictor:
             unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
                 gets no prediction; ``nearest``: the bank of the most probable task predicts it.
             candidates: allowed only without a task: of each row, also return the predictions of so many of its most probable
-                tasks, in `Prediction.candidates`. They take a pass of the banks for each candidate, but no other pass of the
+                tasks, in `Prediction.candidates`, without tasks that refuse the row, such as one that has to give every word
+                a tag if the row is too long. They take a pass of the banks for each candidate, but no other pass of the
                 layers below them.
 
         Returns:
@@ -141,12 +142,9 @@ class Predictor:
 
         known = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
         asked = {index: candidates for index in range(len(routes)) if candidates}
-        best = by_tasks(known | {index: routes[index].task for index in asked})
+        best = by_tasks(known)
         more = with_candidates(dict(enumerate(routes)), best, asked, by_tasks)
-        predictions = [
-            route.with_tasks(best[index] if index in known else None, more.get(index, ()))
-            for index, route in enumerate(routes)
-        ]
+        predictions = [route.with_tasks(best.get(index), more.get(index, ())) for index, route in enumerate(routes)]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()

@@ -99,25 +99,43 @@ def with_candidates(
     candidates: Mapping[int, int],
     predict: Callable[[Mapping[int, str]], Mapping[int, Prediction]],
 ) -> dict[int, tuple[Prediction, ...]]:
-    """Return the predictions of the most probable tasks of each row, by the row's index.
+    """Return the predictions of the most probable tasks of each row, by the row's index, without tasks that refuse the row.
 
     Args:
         routes: the tasks that each row may belong to.
-        best: the predictions of the most probable tasks.
+        best: the predictions of the most probable tasks, of the rows where they are known.
         candidates: the number of tasks that were asked for, of the rows where any were.
         predict: returns the predictions of some rows, each by the task that is given for it.
     """
     ranked = {index: routes[index].candidates(number) for index, number in candidates.items()}
-    by_rank = [best]
-    for rank in range(1, max(map(len, ranked.values()), default=0)):
-        by_rank.append(predict({index: tasks[rank] for index, tasks in ranked.items() if rank < len(tasks)}))
+    by_rank = list[Mapping[int, Prediction]]()
+    for rank in range(max(map(len, ranked.values()), default=0)):
+        known = {} if rank else best
+        missing = {index: tasks[rank] for index, tasks in ranked.items() if rank < len(tasks) and index not in known}
+        by_rank.append({**known, **_accepted(missing, predict)})
     return {
         index: tuple(
             replace(predictions[index], task_probability=routes[index].probabilities[task])
             for predictions, task in zip(by_rank, tasks, strict=False)
+            if index in predictions
         )
         for index, tasks in ranked.items()
     }
+
+
+def _accepted(
+    tasks: Mapping[int, str], predict: Callable[[Mapping[int, str]], Mapping[int, Prediction]]
+) -> dict[int, Prediction]:
+    """Return the predictions of some rows, each by its task, without the rows that their tasks refuse."""
+    if not tasks:
+        return {}
+    try:
+        return dict(predict(tasks))
+    except UnusableRowError:
+        if len(tasks) == 1:
+            return {}
+    listed, middle = [*tasks.items()], len(tasks) // 2
+    return _accepted(dict(listed[:middle]), predict) | _accepted(dict(listed[middle:]), predict)
 
 
 Encoding = tuple[object, ...]

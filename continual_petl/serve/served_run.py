@@ -208,15 +208,12 @@ class ServedRun:
         listed, chosen, later = [rows[index] for index in unnamed], dict[int, str](), set[int]()
         finder, kept, routes = self._routes(listed) if listed else (None, None, [])
         candidates = {place: number for place, index in enumerate(unnamed) if (number := numbers[index])}
-        rejected = {
-            unnamed[place]
-            for place, route in enumerate(routes)
-            if route.unknown and unknown[unnamed[place]] != "nearest"
-        }
         for place, route in enumerate(routes):
-            if unnamed[place] in rejected and place not in candidates:
+            if route.unknown and unknown[unnamed[place]] != "nearest":
                 continue
-            if not self._generates and self._catalog.certificate(route.task).generation is not None:
+            # The other queue would not know the candidates of a row whose task was learned after the row had got its queue.
+            here = self._generates or place in candidates
+            if not here and self._catalog.certificate(route.task).generation is not None:
                 later.add(unnamed[place])
             else:
                 chosen[place] = route.task
@@ -241,7 +238,7 @@ class ServedRun:
         found_more = with_candidates(dict(enumerate(routes)), best, candidates, by_tasks)
         by_index = dict(zip(unnamed, routes, strict=True))
         predictions |= {
-            index: route.with_tasks(None if index in rejected else predictions.get(index), found_more.get(place, ()))
+            index: route.with_tasks(predictions.get(index), found_more.get(place, ()))
             for place, (index, route) in enumerate(by_index.items())
         }
         outcomes = iter(

@@ -13,10 +13,14 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.heads.predictions import Prediction
+from continual_petl.serve import ServeSettings
+from continual_petl.serve.problems import Problem
+from continual_petl.serve.request_rows import Asked
+from continual_petl.serve.served_run import ServedRun
 from tests.router.rows import as_named, labelled_task, routed_stream, rows_of
 from tests.serve.conftest import TRAINING, Open, opened
 from tests.small import small
-from tests.streams_in_code import task_of_kind
+from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import WORDS
 
 __all__ = ["opened"]
@@ -174,4 +178,34 @@ def test_candidates_may_generate_texts(backbone_folder: Folder, tmp_path: Path, 
     records = opened(folder).post("/v1/predict", json=body).json()["predictions"]
     assert [[(each["task"], each["answer"]) for each in record["candidates"]] for record in records] == [
         [(each.task, each.value) for each in answer.candidates] for answer in found
+    ]
+    # A task that generates may be learned after the rows have got their queue.
+    (answers,) = ServedRun(folder, ServeSettings(), generates=False).answer(
+        [Asked(texts, [None] * 4, "reject", range(4), 2)]
+    )
+    assert not isinstance(answers, Problem)
+    for answer, each in zip(answers, found, strict=True):
+        assert isinstance(answer, dict)
+        assert (answer["task"], answer["answer"]) == (each.task, each.value)
+        assert [(one["task"], one["answer"]) for one in answer["candidates"]] == [
+            (candidate.task, candidate.value) for candidate in each.candidates
+        ]
+
+
+def test_tasks_that_refuse_a_row_are_no_candidates(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
+    tasks = [labelled_task("low"), task_of_kind("token-classification", "tags")]
+    backbone = {"name": str(backbone_folder()), "pooling": "mean", "max_length": 16}
+    run = learn(stream(backbone_folder(), tasks, routing="full", backbone=backbone), tmp_path / "run")
+    long, texts = " ".join(["w5"] * 30), ["w1 w15 w7", "w2 w30"]  # the words after the first 14 would get no tag
+    with pytest.raises(InputError, match="has 30 words, but only the first 14 fit"):
+        run.predict(long, "tags")
+    rows = [texts[0], long, texts[1]]
+    found = run.predict(rows, candidates=2)
+    assert [{each.task for each in one.candidates} for one in found] == [{"low", "tags"}, {"low"}, {"low", "tags"}]
+    for row, one in zip(rows, found, strict=True):
+        assert [each.value for each in one.candidates] == [run.predict(row, each.task).value for each in one.candidates]
+    response = opened(tmp_path / "run").post("/v1/predict", json={"inputs": rows, "candidates": 2})
+    assert response.status_code == 200, response.text
+    assert [[each["task"] for each in record["candidates"]] for record in response.json()["predictions"]] == [
+        [each.task for each in one.candidates] for one in found
     ]
