@@ -6,18 +6,21 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import load_file
 
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.task.checkpoint import BEST, LAST
+from continual_petl.engine.task.learn_task import _Patience
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
 from continual_petl.streams.stream import TaskStream
@@ -190,6 +193,29 @@ def test_patience_counts_anew_while_the_trainer_may_not_stop(backbone_folder: Fo
         with pytest.raises(Interrupted):
             learn(tasks(patience=1, min_epochs=least), folder, callbacks=[SignalAt(batch)])
         assert bank_digests(learn(tasks(patience=1, min_epochs=least), folder)) == bank_digests(whole)
+
+
+def test_patience_keeps_the_decision_of_another_callback() -> None:
+    def ended(stop: _Patience, *, asked: bool) -> bool:
+        trainer: Any = SimpleNamespace(
+            should_stop=asked,
+            callback_metrics={"val/accuracy": torch.tensor(0.5)},
+            fast_dev_run=False,
+            sanity_checking=False,
+            state=SimpleNamespace(fn=TrainerFn.FITTING),
+            strategy=SimpleNamespace(reduce_boolean_decision=lambda decision, all: decision),
+            current_epoch=1,
+        )
+        stop.on_train_epoch_end(trainer, L.LightningModule())
+        resumed = _Patience("val/accuracy", mode="max", patience=1)
+        resumed.load_state_dict(stop.state_dict())
+        resumed.on_train_epoch_start(trainer, L.LightningModule())
+        return bool(trainer.should_stop)
+
+    for asked in (False, True):
+        stop = _Patience("val/accuracy", mode="max", patience=1)
+        stop._check_on_train_epoch_end = True
+        assert [ended(stop, asked=asked) for _ in range(3)] == [asked] * 3
 
 
 def test_patience_without_validation_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -229,12 +229,37 @@ def _router_sums(run: TaskRun) -> dict[str, Tensor] | None:
 class _Patience(EarlyStopping):
     """A separate class, so that its state in a checkpoint and that of a user's EarlyStopping have different keys."""
 
+    _own = False
+    """Whether the decision to stop is its own, not that of another callback."""
+
+    # Lightning checks the score at one of these two, depending on how often the trainer validates.
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        before = trainer.should_stop
+        super().on_validation_end(trainer, pl_module)
+        self._own |= trainer.should_stop and not before
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        before = trainer.should_stop
+        super().on_train_epoch_end(trainer, pl_module)
+        self._own |= trainer.should_stop and not before
+
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # The fit goes on because of ``trainer.min_epochs`` or ``min_steps``; by the time they are reached, the score may be
         # better, but Lightning would keep the old decision.
-        if self.wait_count >= self.patience:
-            trainer.should_stop = False
+        if self._own:
+            trainer.should_stop = self._own = False
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"own": self._own}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._own = state_dict["own"]
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:
