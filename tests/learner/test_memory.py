@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,4 @@ def test_other_errors_are_unchanged() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), oom_reported("x", {}, "this"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert not ran_out(ValueError("out of memory"))
+    assert [ran_out(OSError(number, "")) for number in (errno.ENOMEM, errno.ENOENT)] == [True, False]
