@@ -88,8 +88,9 @@ class Client(httpx2.Client):
             "inputs": rows,
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
             "unknown": unknown,
-            "candidates": candidates,
         }
+        if candidates is not None:
+            body["candidates"] = candidates
         records: list[Record] = self._answer(self.post("/v1/predict", json=_plain(body)))["predictions"]
         return records[0] if single else records
 

@@ -139,7 +139,10 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         what = f"task: {len(tasks):,} tasks for {len(values):,} rows"
         raise Problem(409, "bad_request", f"{what}; give one per row, or one for all")
     _check_options(values, tasks, catalog, settings.max_rows)
-    num_predictions = len(tasks) + (request.candidates or 1) * tasks.count(None) - tasks.count(None)
+    if request.candidates is not None and None not in tasks:
+        what = "candidates: the request names the task of every row; only rows without a task have candidates: leave it out"
+        raise Problem(409, "bad_request", what)
+    num_predictions = len(tasks) + ((request.candidates or 1) - 1) * tasks.count(None)
     if len(tasks) > 1 and num_predictions > settings.max_rows:
         what = f"{len(tasks):,} rows, which count as {num_predictions:,}, each once per candidate"
         raise _too_many_rows(what, settings.max_rows)

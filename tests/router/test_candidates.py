@@ -156,6 +156,14 @@ def test_the_endpoint_returns_candidates(run: Run, opened: Open) -> None:
         )
 
 
+def test_a_request_that_names_every_task_has_no_candidates(run: Run, opened: Open) -> None:
+    client = opened(run.store.folder)
+    refused = client.post("/v1/predict", json={"inputs": ["w1"], "task": "low", "candidates": 2})
+    assert refused.status_code == 409
+    assert "only rows without a task have candidates: leave it out" in refused.json()["error"]["message"]
+    assert client.post("/v1/predict", json={"inputs": ["w1"], "task": "low", "candidates": None}).status_code == 200
+
+
 def test_each_candidate_counts_as_a_row(run: Run, opened: Open) -> None:
     client = opened(run.store.folder, max_rows=4)
     assert client.post("/v1/predict", json={"inputs": ["w1", "w2"], "candidates": 2}).status_code == 200

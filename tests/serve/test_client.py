@@ -30,6 +30,7 @@ def test_one_row_is_one_record_and_a_list_is_a_list(asking: Client, run: Run) ->
     found = asking.predict([text, text], ["first", "second"])
     assert [record["task"] for record in found] == ["first", "second"]
     assert asking.predict(text, unknown="nearest")["task"] is not None
+    assert len(asking.predict(text, candidates=2)["candidates"]) == 2
     assert [record["text"] for record in asking.predict([text, "w2 w3"], "first")] == [text, "w2 w3"]
     with pytest.raises(EndpointError):
         asking.predict((text, "w2 w3"), "first")  # a tuple is one row, and this task reads single texts
