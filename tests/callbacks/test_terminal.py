@@ -315,7 +315,8 @@ def test_run_in_a_resized_pseudo_terminal(
     text = said.decode()
     assert "\x1b[?25l" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "-:--:--" in text
+    # The time left is not known at first; on a busy machine, the first bars may be drawn once it is.
+    assert re.search(r"steps .*(-:--:--|0:\d\d:\d\d)", text)
     assert "Result matrix R" in text
     before, _, _ = text.partition("tasks ")
     assert "task 1 of 2: one" in before
