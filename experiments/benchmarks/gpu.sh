@@ -36,7 +36,7 @@ limited() {
 table() {
   local name=$1 limit=$2
   shift 2
-  local options=(--device cuda --shape bert-base)
+  local options=(--device cuda --shape "${shape:-bert-base}")
   if ((${#quick[@]})); then
     options=()
   fi
@@ -63,7 +63,7 @@ for part in "${parts[@]}"; do
       table mixed-cuda-base 110 mixed --batch 64x128 --count 3 --repetitions 5 "${tasks[@]}"
       ;;
     step) table step-cuda-base 190 step --batch 32x128 --count 5 --repetitions 5 ;;
-    large) table inference-cuda-large 60 inference --shape bert-large --batch 32x128 --count 5 --repetitions 5 ;;
+    large) shape=bert-large table inference-cuda-large 60 inference --batch 32x128 --count 5 --repetitions 5 ;;
     same_rows) table same_rows-cuda-base 40 same_rows --batch 32x128 --repetitions 5 ;;
     serve) table serve-cuda-base 120 serve --repetitions 5 ;;
     *)
