@@ -64,7 +64,7 @@ for part in "${parts[@]}"; do
       ;;
     step) table step-cuda-base 190 step --batch 32x128 --count 5 --repetitions 5 ;;
     large) shape=bert-large table inference-cuda-large 60 inference --batch 32x128 --count 5 --repetitions 5 ;;
-    same_rows) table same_rows-cuda-base 40 same_rows --batch 32x128 --repetitions 5 ;;
+    same_rows) table same_rows-cuda-base 90 same_rows --batch 32x128 --repetitions 5 ;;
     serve) table serve-cuda-base 120 serve --repetitions 5 ;;
     *)
       echo "gpu.sh: there is no part ${part}" >&2

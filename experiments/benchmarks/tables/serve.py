@@ -99,18 +99,22 @@ def _folder_of(run: Run) -> str:
 def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
     """Start an endpoint in a process of its own, and yield its address."""
     environment = {**KEEPS_FREED_MEMORY, **os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
-    with subprocess.Popen(
+    errors = bench.scratch / "endpoint_errors.txt"
+    with errors.open("w") as file, subprocess.Popen(
         [python, "-W", "ignore", *argv],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=file,
         text=True,
         env=environment,
         start_new_session=True,  # so that its child processes can be ended together with it
     ) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().split(" at ")[1].split()[0]
+            line = process.stdout.readline()
+            if " at " not in line:
+                raise RuntimeError(f"the endpoint {argv[1]} did not start: {line}{errors.read_text()[-2000:]}")
+            yield line.split(" at ")[1].split()[0]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
