@@ -100,15 +100,18 @@ def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
     """Start an endpoint in a process of its own, and yield its address."""
     environment = {**KEEPS_FREED_MEMORY, **os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
     errors = bench.scratch / "endpoint_errors.txt"
-    with errors.open("w") as file, subprocess.Popen(
-        [python, "-W", "ignore", *argv],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=file,
-        text=True,
-        env=environment,
-        start_new_session=True,  # so that its child processes can be ended together with it
-    ) as process:
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(
+            [python, "-W", "ignore", *argv],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env=environment,
+            start_new_session=True,  # so that its child processes can be ended together with it
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
