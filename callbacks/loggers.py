@@ -206,6 +206,7 @@ class Loggers(StreamCallback):
             "growth/parameters": float(row.stored),
             "growth/full_copies": float(row.full_copies),
             "growth/bytes": float(row.cumulative_bytes),
+            "growth/routing_bytes": float(row.cumulative_routing_bytes),
             **{f"seconds/{phase}": value for phase, value in results.seconds.get(task, {}).items()},
         }
         history = None

@@ -119,6 +119,11 @@ class Kind:
         return not self.generates and not self.per_token
 
     @property
+    def has_one_vector(self) -> bool:
+        """Whether the head reads one vector per row."""
+        return self.pools and self.several is None
+
+    @property
     def decodes(self) -> bool:
         """Whether a decoder writes the answer to a source that an encoder reads."""
         return self.generates and not self.continues

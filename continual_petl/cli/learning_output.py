@@ -26,7 +26,7 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import quoted
 from continual_petl.exchange.formats import in_words
-from continual_petl.report.terminal import print_report
+from continual_petl.report.terminal import in_plain_words, print_report
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -107,6 +107,7 @@ def show(run: Run, *, as_json: bool) -> int:
     else:
         print_report(out(), run.results, run.growth, checks)
         folder = run.store.folder
+        say(*in_plain_words(run.results, checks, folder))
         say(f"run folder: {folder}; check it again with: continual-petl verify {quoted(folder)}")
     return 0 if all(check.ok for check in checks) else 1
 

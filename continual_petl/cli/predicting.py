@@ -40,7 +40,13 @@ from continual_petl.streams.reader.records import format_of
 
 NUM_BATCHES = 32
 """Number of batches read together, so that rows of similar length can share a batch."""
-ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "task_near_tie": {"bool"}, "runners_up": {"shares"}}
+ROUTE: Types = {
+    "task": {"text"},
+    "task_probability": {"float"},
+    "known": {"float"},
+    "task_near_tie": {"bool"},
+    "runners_up": {"shares"},
+}
 """The columns for the task that was found for a row."""
 CANDIDATES: Types = {"candidates": {"json"}}
 """The column for the predictions of the most probable tasks."""
@@ -109,9 +115,9 @@ class PredictedRows:
     def _predict(self, rows: list[Named]) -> list[Prediction]:
         tasks = [named.task for named in rows]
         one_or_many = (tasks[0] or None) if len(set(tasks)) == 1 else tasks
-        size, unknown, candidates = self.arguments.batch_size, self.arguments.unknown, self.arguments.candidates
+        size, reject, candidates = self.arguments.batch_size, self.arguments.reject, self.arguments.candidates
         listed = [named.row for named in rows]
-        return self.run.predict(listed, one_or_many, batch_size=size, unknown=unknown, candidates=candidates)
+        return self.run.predict(listed, one_or_many, batch_size=size, reject=reject, candidates=candidates)
 
     def _by_halves(self, rows: list[Named]) -> Sequence[Prediction | UnusableRowError]:
         """Return a prediction for each row, or of a file what is wrong with the row."""
@@ -197,11 +203,12 @@ class PredictedRows:
 
     def _line(self, prediction: Prediction) -> str:
         near = " (near a tie)" if prediction.task_near_tie else ""
-        if prediction.task is None:
-            line = f"{UNKNOWN}{near}\tnearest task: {_nearest(prediction)} {prediction.task_probability:.4f}"
+        answer = None if prediction.task is None else line_of(prediction, self._certificate(prediction.task))
+        if self._is_named:
+            line = answer or ""
         else:
-            found = "" if self._is_named else f"{prediction.task} {prediction.task_probability:.4f}{near}\t"
-            line = found + line_of(prediction, self._certificate(prediction.task))
+            found = f"{_nearest(prediction)} {prediction.task_probability:.4f} known {prediction.known:.4f}"
+            line = f"{UNKNOWN}{near}\tnearest task: {found}" if answer is None else f"{found}{near}\t{answer}"
         return line + "\ttruncated" * prediction.truncated
 
     def record(self, named: Named, prediction: Prediction) -> Record:
@@ -267,7 +274,7 @@ def show(rows: PredictedRows) -> None:
         resemble = "1 row resembles" if unknown == 1 else f"{unknown:,} rows resemble"
         print(
             f"{resemble} no task's rows closely enough to be predicted (more common if a task has few validation rows); "
-            "name the task with --task, or take the nearest with --unknown nearest",
+            "name the task with --task, or let the most probable one predict with --reject never",
             file=sys.stderr,
         )
     rows.remark_truncated()

@@ -205,3 +205,22 @@ def check_writable(option: str, path: Path) -> None:
     if os.path.isdir(path) or not os.access(path.parent, os.W_OK | os.X_OK):
         problem = "this is a folder" if os.path.isdir(path) else f"{path.parent} cannot be written to"
         raise InputError(f"{option} {path}: {problem}; write elsewhere")
+
+
+def add_reject(command: argparse.ArgumentParser, default: str) -> None:
+    """Add --reject; the command checks its value.
+
+    Args:
+        command: the command.
+        default: the limit without it, in words.
+    """
+    text = "for rows without a task name: no prediction if less than this share of the task's own rows lies as far from it, "
+    text += f"such as 0.05; never: every row gets one (default: {default})"
+    command.add_argument("--reject", metavar="SHARE", type=_number_or_word, help=text)
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

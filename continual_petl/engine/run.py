@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from continual_petl.heads.predictions import Prediction
     from continual_petl.hub.push import Pushed
     from continual_petl.learner import ContinualLearner
-    from continual_petl.predictor.records import OneRow, Row, Unknown
+    from continual_petl.predictor.records import OneRow, Row
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
     from continual_petl.streams.batches.datamodule import TaskDataModule
+    from continual_petl.streams.schema.routing_spec import Reject
 
-_SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
+_SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes", "routing_bytes")
 
 
 class Run:
@@ -448,7 +449,7 @@ class Run:
         task: str | None = None,
         *,
         batch_size: int = 32,
-        unknown: Unknown | None = None,
+        reject: Reject = None,
         candidates: int | None = None,
     ) -> Prediction: ...
     @overload
@@ -458,7 +459,7 @@ class Run:
         task: str | Iterable[str] | None = None,
         *,
         batch_size: int = 32,
-        unknown: Unknown | None = None,
+        reject: Reject = None,
         candidates: int | None = None,
     ) -> list[Prediction]: ...
     def predict(
@@ -467,7 +468,7 @@ class Run:
         task: str | Iterable[str] | None = None,
         *,
         batch_size: int = 32,
-        unknown: Unknown | None = None,
+        reject: Reject = None,
         candidates: int | None = None,
     ) -> Prediction | list[Prediction]:
         """Return the prediction for one row, or a list of predictions for several rows, each by the bank of its row's task.
@@ -479,8 +480,10 @@ class Run:
             task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
                 each row, among the tasks that were learned with ``routing``.
             batch_size: rows per batch.
-            unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
-                gets no prediction; ``nearest``: the bank of the most probable task predicts it.
+            reject: allowed only without a task. A row gets no prediction if a smaller share than this of the most probable
+                task's own rows is as far from it (`Prediction.known`): 0.05 rejects about 5 % of its own rows, and more
+                foreign ones than 0.01. ``never``: the most probable task predicts every row. None: the limit that the task
+                was learned with, by default 0.01.
             candidates: allowed only without a task: 1 to 4; of each row, also return the predictions of so many of its most
                 probable tasks, in `Prediction.candidates`, without tasks that refuse the row.
 
@@ -494,7 +497,7 @@ class Run:
             from continual_petl.predictor.predictor import Predictor  # imports torch and transformers
 
         return Predictor(self.session.models).predict(
-            rows, task, batch_size=batch_size, unknown=unknown, candidates=candidates
+            rows, task, batch_size=batch_size, reject=reject, candidates=candidates
         )
 
     @overload

@@ -43,9 +43,8 @@ from continual_petl.heads.metric_code import lowest
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.begin import check_start, copy_bank
 from continual_petl.router.similarity import distances
-from continual_petl.router.sums import TaskSums
-from continual_petl.router.task_sums import NUM_LAYERS
-from continual_petl.router.totals import Totals, totals_of
+from continual_petl.router.sums import around
+from continual_petl.router.totals import totals_of
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.values import BankReference, Start, StartCandidate
 from continual_petl.store.files.sealed import read_record, write_record
@@ -200,8 +199,9 @@ def _fitting(run: TaskRun) -> list[BankReference]:
         )
     if not totals.layers:
         return bank_references
-    sums = comparable_sums(run, totals)
-    ranked = [task for task in distances(totals, sums.counts_C, sums.means_CF) if task != run.plan.name]
+    read = run.rows_read(totals.layers)
+    counts_C, _, means_CF = around(read.train_NF, read.which())
+    ranked = [task for task in distances(totals, counts_C, means_CF) if task != run.plan.name]
     for task in ranked[:_SHORTLIST]:
         try:
             check_start(run.plan, store.plan(task), run.backbone)
@@ -211,14 +211,6 @@ def _fitting(run: TaskRun) -> list[BankReference]:
         if len(bank_references) == MAX_PARENTS:
             break
     return bank_references
-
-
-def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
-    """Return the routing statistics of a task's rows, computed from the same layers as those of earlier tasks.
-
-    They are stored when the task is committed, unless its ``routing`` is off or differs from the setting of earlier tasks.
-    """
-    return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 
 
 def _saved(run: TaskRun) -> Start | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.device import staying
@@ -17,8 +17,8 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.plan import RowFacts
 from continual_petl.learner.task_bank import TaskBank
-from continual_petl.router.sums import TaskSums
-from continual_petl.router.task_sums import task_sums
+from continual_petl.router.sums import RowsRead
+from continual_petl.router.task_sums import rows_read
 from continual_petl.store.dependencies import read_banks
 from continual_petl.store.store import Store
 from continual_petl.streams.preparation.prepare import TaskData
@@ -57,7 +57,7 @@ class TaskRun(TaskBank):
     learner: ContinualLearner
     """The learner, with the task's bank active; no other bank is in memory."""
     clock: Clock
-    _sums: dict[str, TaskSums] = field(default_factory=dict)
+    _rows_read: dict[tuple[int, ...], RowsRead] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, session: Session, task: TaskSpec, *, learns: bool = True) -> TaskRun:
@@ -111,18 +111,18 @@ class TaskRun(TaskBank):
             finally:
                 self.learner.release_graphs()
 
-    def sums(self, routing: Literal["full", "small"]) -> TaskSums:
-        """Return the statistics by which the router recognises the task's rows; they are computed once."""
-        if routing not in self._sums:
-            self._sums[routing] = task_sums(
+    def rows_read(self, layers: tuple[int, ...]) -> RowsRead:
+        """Return what the router reads of the task's rows in these layers; they are read once."""
+        if layers not in self._rows_read:
+            self._rows_read[layers] = rows_read(
                 self.backbone,
                 self.data.train,
                 self.data.validation,
                 self.plan,
-                routing=routing,
-                pad_token_id=self.session.models.pad_token_id,
+                layers,
+                self.session.models.pad_token_id,
             )
-        return self._sums[routing]
+        return self._rows_read[layers]
 
 
 class Ranks(Protocol):

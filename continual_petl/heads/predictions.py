@@ -40,6 +40,9 @@ class Prediction(_notebook.Pretty):
     (None without an answer), its ``probability``, and ``no_answer_probability``."""
     task_probability: float | None = None
     """Probability of the most probable task, among all tasks that take such rows; None if the task was named."""
+    known: float | None = None
+    """The share of the most probable task's own rows that are at least as far from it as this row, estimated on its
+    validation rows; a row is unknown if it is below a limit, by default 0.01. None if the task was named."""
     runners_up: Mapping[str, float] = field(default_factory=dict)
     """The next most probable tasks, the most probable first; if the task is unknown, these include the most probable one.
     Empty if the task was named."""

@@ -48,6 +48,7 @@ def respond(
     rows_at_once: int | None = None,
     states_layer: int | None = None,
     decoding: Decoding | None = None,
+    vectors: list[Tensor | None] | None = None,
 ) -> list[Any]:
     """Return the outputs of each bank for its rows, float32.
 
@@ -63,6 +64,8 @@ def respond(
             lower layers or the model not allow it. None: the lowest layer that the bank changes, where the pass starts.
         decoding: if given, generative tasks generate texts, or score the options among which they choose, instead of
             returning the logits of the batch's labels.
+        vectors: where to add, for each bank, what its head reads of its rows, ``(B, D)``; None for a head that does not read
+            one vector per row. Not if several banks have the same rows.
 
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
@@ -77,22 +80,26 @@ def respond(
     if len(banks) > 1 and (alone := next((own.kind.name for own in banks if not own.kind.shares_passes), None)):
         raise ValueError(f"a {alone} task cannot share a pass with others: run its bank alone")
     if counts is None and len(banks) > 1:
+        assert vectors is None
         return _all(banks, batch, rows_at_once or 1)
+    vectors = [] if vectors is None else vectors
     with _start(banks, batch, states_layer, decoding):
         if counts is None or len(banks) == 1:
-            return [_alone(banks[0], batch, decoding)]
-        return _mixed(banks, counts, batch)
+            return [_alone(banks[0], batch, decoding, vectors)]
+        return _mixed(banks, counts, batch, vectors)
 
 
-def _alone(own: TaskBank, batch: Batch, decoding: Decoding | None) -> Outputs:
+def _alone(own: TaskBank, batch: Batch, decoding: Decoding | None, vectors: list[Tensor | None]) -> Outputs:
+    if not own.kind.has_one_vector:
+        vectors.append(None)
     if decoding is None:
-        return _outputs(own, batch)
+        return _outputs(own, batch, vectors)
     if not own.kind.generates:
-        return own.kind.kept(_outputs(own, batch), batch, own.plan.kind_settings)
+        return own.kind.kept(_outputs(own, batch, vectors), batch, own.plan.kind_settings)
     return _option_scores(own, batch) if own.plan.generation is None else generate(own, batch, decoding)
 
 
-def _outputs(own: TaskBank, batch: Batch) -> Tensor:
+def _outputs(own: TaskBank, batch: Batch, vectors: list[Tensor | None] | None = None) -> Tensor:
     """Return the outputs of one bank; see `respond`."""
     backbone, bank, head, kind = own.backbone, own.bank, own.head, own.kind
     checkpointing = bank.training and own.plan.training.gradient_checkpointing
@@ -108,11 +115,15 @@ def _outputs(own: TaskBank, batch: Batch) -> Tensor:
         features: Tensor = output.last_hidden_state.float()
     else:
         features = pool(output, read.get("attention_mask"), own.plan.pooling)
+    if kind.has_one_vector and vectors is not None:
+        vectors.append(features)
     return kind.of_rows(head(features), batch)
 
 
 @torch.no_grad()
-def _mixed(banks: Sequence[TaskBank], counts: Sequence[int], batch: Batch) -> list[Tensor]:
+def _mixed(
+    banks: Sequence[TaskBank], counts: Sequence[int], batch: Batch, vectors: list[Tensor | None]
+) -> list[Tensor]:
     """Return the outputs of several banks, each for its own rows."""
     backbone = banks[0].backbone
     output = run_mixed(backbone.model, [own.bank for own in banks], counts, reading_inputs(backbone, batch))
@@ -123,10 +134,12 @@ def _mixed(banks: Sequence[TaskBank], counts: Sequence[int], batch: Batch) -> li
         start = rows.stop
         if own.kind.per_word:
             outputs.append(own.head(output.last_hidden_state[rows].float()))
+            vectors.append(None)
             continue
         if pooling not in pooled:
             pooled[pooling] = pool(output, batch.get("attention_mask"), pooling)
         outputs.append(own.head(pooled[pooling][rows]))
+        vectors.append(pooled[pooling][rows])
     return outputs
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from continual_petl.banks.mixed.stack_cache import stacks_of
 from continual_petl.errors import InputError, StoreError, counted, known_names
@@ -15,21 +16,25 @@ from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
 from continual_petl.predictor.batching import groups, mixed_batches, same_batches
 from continual_petl.predictor.given import Given, tasks_in
-from continual_petl.predictor.records import Row, Unknown
+from continual_petl.predictor.records import Row
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
 from continual_petl.predictor.task_finder import (
     check_candidates,
     chosen_states,
+    found_predictions,
     kept_states,
     task_finder,
     with_candidates,
     with_states,
 )
 from continual_petl.router.row_states import StatesBelow
+from continual_petl.router.sums import Array
+from continual_petl.router.task_sums import narrowed
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.routing_spec import Reject, check_reject
 
 
 class Predictor:
@@ -49,7 +54,7 @@ class Predictor:
         task: str | Iterable[str] | None = None,
         *,
         batch_size: int = 32,
-        unknown: Unknown | None = None,
+        reject: Reject = None,
         candidates: int | None = None,
     ) -> Prediction | list[Prediction]:
         """Return the prediction for a single row, or a list of predictions in the order of the rows.
@@ -69,8 +74,10 @@ class Predictor:
                 holds a row per cell, ``{"text": "..."}`` is a single row.
             task: the learned task whose bank predicts, or a list with one task per row; None finds the task of each row.
             batch_size: rows per batch.
-            unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
-                gets no prediction; ``nearest``: the bank of the most probable task predicts it.
+            reject: allowed only without a task. A row gets no prediction if a smaller share than this of the most probable
+                task's own rows is as far from it (`Prediction.known`): 0.05 rejects about 5 % of its own rows, and more
+                foreign ones than 0.01. ``never``: the most probable task predicts every row. None: the limit that the task
+                was learned with, by default 0.01.
             candidates: allowed only without a task: of each row, also return the predictions of so many of its most probable
                 tasks, in `Prediction.candidates`, without tasks that refuse the row, such as one that has to give every word
                 a tag if the row is too long. They take a pass of the banks for each candidate, but no other pass of the
@@ -84,12 +91,11 @@ class Predictor:
                 the run cannot find tasks by itself, or no task takes a row of this type.
             StoreError: if the stored routing statistics are not the certified ones.
         """
-        if unknown not in (None, "reject", "nearest"):
-            raise InputError(f"unknown: got {unknown!r}; allowed: 'reject' and 'nearest'")
+        check_reject(reject)
         check_candidates(candidates)
         if task is None:
-            return self._found(rows, batch_size, unknown or "reject", candidates)
-        for name, value in {"unknown": unknown, "candidates": candidates}.items():
+            return self._found(rows, batch_size, reject, candidates)
+        for name, value in {"reject": reject, "candidates": candidates}.items():
             if value is not None:
                 raise InputError(f"{name}: got {value!r}, but a task was named: leave one of the two out")
         if not isinstance(task, str):
@@ -126,7 +132,7 @@ class Predictor:
         return [predictions[number] for number in range(len(tasks))]
 
     def _found(
-        self, rows: Any, batch_size: int, unknown: Unknown, candidates: int | None
+        self, rows: Any, batch_size: int, reject: Reject, candidates: int | None
     ) -> Prediction | list[Prediction]:
         """Return the predictions of rows without a task, each with the bank of the task that the router finds for it."""
         finder = task_finder(self._models)
@@ -137,14 +143,17 @@ class Predictor:
         kept = kept_states(self._models, finder, len(listed))
         routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
 
-        def by_tasks(tasks: Mapping[int, str]) -> dict[int, Prediction]:
-            return self.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
+        def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array] | None = None) -> dict[int, Prediction]:
+            below = chosen_states(finder, kept, tasks)
+            return self.resume(listed, tasks, below, batch_size=batch_size, vectors=vectors)
 
-        known = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
-        asked = {index: candidates for index in range(len(routes)) if candidates}
-        best = by_tasks(known)
-        more = with_candidates(dict(enumerate(routes)), best, asked, by_tasks)
-        predictions = [route.with_tasks(best.get(index), more.get(index, ())) for index, route in enumerate(routes)]
+        by_row, asked = dict(enumerate(routes)), {index: candidates for index in range(len(routes)) if candidates}
+        best, known = found_predictions(finder, by_row, dict.fromkeys(by_row, reject), by_tasks)
+        more = with_candidates(by_row, best, asked, by_tasks)
+        predictions = [
+            route.with_tasks(None if known[index].rejected else best.get(index), known[index], more.get(index, ()))
+            for index, route in by_row.items()
+        ]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()
@@ -180,7 +189,13 @@ class Predictor:
 
     @torch.no_grad()
     def resume(
-        self, rows: Sequence[Row], tasks: Mapping[int, str], below: StatesBelow | None, *, batch_size: int = 32
+        self,
+        rows: Sequence[Row],
+        tasks: Mapping[int, str],
+        below: StatesBelow | None,
+        *,
+        batch_size: int = 32,
+        vectors: dict[int, Array] | None = None,
     ) -> dict[int, Prediction]:
         """Return the predictions for some rows, by row index; the rows' lower layers may have been computed already.
 
@@ -192,21 +207,27 @@ class Predictor:
             below: the states of these rows, or None. Passes for banks that change lower layers, and for tasks that
                 generate text, start at the embeddings instead.
             batch_size: rows per batch.
+            vectors: where to store, by row index, what the bank gives to a head that reads one vector per row.
 
         Raises:
             InputError: as in `predict`.
         """
         self._check_learned([*dict.fromkeys(tasks.values())])
-        return self._by_row(rows, tasks, batch_size, below)
+        return self._by_row(rows, tasks, batch_size, below, vectors)
 
     def _by_row(
-        self, rows: Sequence[Row], tasks: Mapping[int, str], batch_size: int, below: StatesBelow | None = None
+        self,
+        rows: Sequence[Row],
+        tasks: Mapping[int, str],
+        batch_size: int,
+        below: StatesBelow | None = None,
+        vectors: dict[int, Array] | None = None,
     ) -> dict[int, Prediction]:
         """Return the predictions of rows by index; see `resume`."""
         numbers: dict[str, list[int]] = {}
         for number, name in tasks.items():
             numbers.setdefault(name, []).append(number)
-        by_task = self._by_task(rows, numbers, batch_size, below)
+        by_task = self._by_task(rows, numbers, batch_size, below, vectors=vectors)
         return {
             number: found for task, own in numbers.items() for number, found in zip(own, by_task[task], strict=True)
         }
@@ -219,6 +240,7 @@ class Predictor:
         below: StatesBelow | None = None,
         *,
         same_rows: bool = False,
+        vectors: dict[int, Array] | None = None,
     ) -> dict[str, list[Prediction]]:
         """Return the predictions of each task for its rows, whose indices are ``numbers``; see `groups` for ``same_rows``."""
         store, models = self._models.store, self._models
@@ -229,18 +251,21 @@ class Predictor:
                 lambda: (check_request(rows, own, store.certificate(task)), models.held(task)), task
             )
             parts = [request.encoded(models)]
-            return {task: self._of_group([request], [held], parts, batch_size, below, same_rows=True)[0]}
+            found = self._of_group([request], [held], parts, batch_size, below, same_rows=True, vectors=vectors)
+            return {task: found[0]}
         asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
         certificates = {task: request.certificate for task, request in asked.items()}
         predictions: dict[str, list[Prediction]] = {}
         for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=same_rows):
             if len(group) == 1:
-                predictions |= self._by_task(rows, {group[0]: numbers[group[0]]}, batch_size, below)
+                predictions |= self._by_task(rows, {group[0]: numbers[group[0]]}, batch_size, below, vectors=vectors)
             else:
                 own_rows = [asked[task] for task in group]
                 parts = [own_rows[0].encoded(models)] * len(group) if same_rows else encode_all(own_rows, models)
                 held_banks = [self._held(request) for request in own_rows]
-                found = self._of_group(own_rows, held_banks, parts, batch_size, below, same_rows=same_rows)
+                found = self._of_group(
+                    own_rows, held_banks, parts, batch_size, below, same_rows=same_rows, vectors=vectors
+                )
                 predictions |= zip(group, found, strict=True)
         return predictions
 
@@ -253,6 +278,7 @@ class Predictor:
         below: StatesBelow | None,
         *,
         same_rows: bool,
+        vectors: dict[int, Array] | None,
     ) -> list[list[Prediction]]:
         """Return the predictions of each task of a group; ``parts`` are its encoded rows, the same for all if `same_rows`."""
         models, model = self._models, held[0].backbone.model
@@ -266,7 +292,7 @@ class Predictor:
             passes = mixed_batches(parts, [stacks.kind(own.bank) for own in held], batch_size, pad, kind)
         for batch, whose in passes:
             numbers = [asked[task].numbers[place] for task, own in whose[: 1 if same_rows else None] for place in own]
-            near = list[bool]()
+            near, read = list[bool](), list[Tensor | None]()
             tasks = _names([asked[task] for task, _ in whose])
             with oom_reported(tasks, batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 outputs_of_tasks = respond(
@@ -276,7 +302,12 @@ class Predictor:
                     rows_at_once=batch_size,
                     states_layer=None if below is None else below.layer,
                     decoding=Decoding(tokenizer=models.tokenizer, near_ties=near) if same_rows else None,
+                    vectors=None if vectors is None else read,
                 )
+            if vectors is not None:
+                for (task, own), vectors_BD in zip(whose, read, strict=True):
+                    if vectors_BD is not None:
+                        vectors |= zip([asked[task].numbers[place] for place in own], narrowed(vectors_BD), strict=True)
             for (task, own), outputs in zip(whose, outputs_of_tasks, strict=True):
                 found = in_words(outputs, asked[task].certificate, models, parts[task], own, near)
                 predictions[task] |= zip(own, found, strict=True)

@@ -12,7 +12,7 @@ import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from continual_petl.errors import InputError, counted, known_names, named_tasks
 from continual_petl.heads.predictions import Prediction
@@ -69,10 +69,6 @@ OneRow: TypeAlias = (
 )
 """The types of a single row, which gets a single prediction: a text, a path, a tuple, a mapping with a value for each column,
 a Pillow image, or an array of numbers ``(height, width)`` or ``(height, width, 3)``. A list is always several rows."""
-
-Unknown = Literal["reject", "nearest"]
-"""What happens to a row that does not resemble the rows of any task: it gets no prediction, or the prediction of the most
-probable task."""
 
 Record = dict[str, Any]
 ANSWER, SHARES, NEAR_TIE, TRUNCATED = "answer", "probabilities", "near_tie", "truncated"
@@ -478,6 +474,7 @@ def route_of(prediction: Prediction) -> Record:
     return {
         "task": prediction.task,
         "task_probability": prediction.task_probability,
+        "known": prediction.known,
         "task_near_tie": prediction.task_near_tie,
         "runners_up": dict(prediction.runners_up),
     }

@@ -23,13 +23,14 @@ from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import locked
 from continual_petl.banks.config.spec import select_layers
 from continual_petl.errors import InputError, UnusableRowError, counted
+from continual_petl.heads.predictions import ROUNDING as LABELS_ROUNDING
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import STATES
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row, truncation_notice
 from continual_petl.predictor.row_checks import accepts, check_request, encoding_of
-from continual_petl.router.discriminant import Router, probabilities
+from continual_petl.router.discriminant import Router
 from continual_petl.router.row_states import StatesBelow, row_states
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import Array
@@ -38,6 +39,7 @@ from continual_petl.store.certificate.certificate import Certificate
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.routing_spec import Reject
 
 _log = logging.getLogger(__name__)
 NUM_RUNNERS_UP = 3
@@ -54,35 +56,78 @@ MAX_BYTES = 2**29
 """Maximum size of the kept states in bytes; if they would take more, none are kept, and passes start at the embeddings."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Route:
     """The tasks that one row may belong to."""
 
     task: str
     """The most probable task."""
-    unknown: bool
-    """Whether the row does not resemble the rows of this task."""
-    near_tie: bool
-    """Whether the same row in another batch could get another task, or be unknown in one of them only; see `ROUNDING`."""
+    tied: bool
+    """Whether the same row in another batch could get another task; see `ROUNDING`."""
     probabilities: Mapping[str, float]
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
     truncated: bool
     """Whether only a part of the row was read to find them."""
+    features_F: Array
+    """What the router reads of the row in the task's encoding."""
 
     def candidates(self, number: int) -> list[str]:
         """Return this many of the most probable tasks, the most probable first; fewer if the others have no probability."""
         return [self.task, *(task for task in self.probabilities if task != self.task)][:number]
 
-    def with_tasks(self, prediction: Prediction | None, candidates: tuple[Prediction, ...] = ()) -> Prediction:
+    def with_tasks(
+        self, prediction: Prediction | None, known: Known, candidates: tuple[Prediction, ...] = ()
+    ) -> Prediction:
         """Return the prediction of this row with the probabilities of the tasks; None stands for a row of an unknown task."""
         others = {task: share for task, share in self.probabilities.items() if prediction is None or task != self.task}
         return replace(
             prediction or Prediction(truncated=self.truncated),
             task_probability=self.probabilities[self.task],
+            known=known.share,
             runners_up=others,
-            task_near_tie=self.near_tie,
+            task_near_tie=self.tied or known.tied,
             candidates=candidates,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """How far a row is from the task that it was found to belong to."""
+
+    share: float
+    """The share of the task's own rows that are at least as far away."""
+    rejected: bool
+    """Whether this share is below the limit, so that the row is unknown."""
+    tied: bool
+    """Whether the same row in another batch could be unknown in one of them only; see `ROUNDING`."""
+
+
+def found_predictions(
+    finder: TaskFinder,
+    routes: Mapping[int, Route],
+    limits: Mapping[int, Reject],
+    predict: Callable[[Mapping[int, str], dict[int, Array]], Mapping[int, Prediction]],
+) -> tuple[dict[int, Prediction], dict[int, Known]]:
+    """Return what the most probable tasks of rows predict, and how far the rows are from these tasks, by row index.
+
+    Args:
+        finder: the finder that found the tasks.
+        routes: the tasks of the rows.
+        limits: see `TaskFinder.known`.
+        predict: returns the predictions of rows, each by the task that is given for it, and stores what the banks give to
+            their heads.
+
+    Returns:
+        The predictions, also of rows that are unknown, if they were needed to tell; and how far each row is.
+    """
+    vectors: dict[int, Array] = {}
+    # Where the bank's vectors do not count, a row that is unknown needs no pass.
+    before = {index: route for index, route in routes.items() if finder.router.sums(route.task).features is None}
+    known = finder.known(before, {}, limits)
+    asked = {index: route.task for index, route in routes.items() if index not in known or not known[index].rejected}
+    predictions = predict(asked, vectors) if asked else {}
+    known |= finder.known({index: route for index, route in routes.items() if index not in known}, vectors, limits)
+    return finder.joined(predictions, routes), known
 
 
 def check_candidates(number: object) -> None:
@@ -257,32 +302,95 @@ class TaskFinder:
 
     def _ranked(self, scores_NT: Array, states: States) -> list[Route]:
         router, encodings = self.router, {task: key for key, (_, tasks) in self.groups.items() for task in tasks}
-        probability_NT = probabilities(scores_NT)
+        probability_NT = router.probabilities(scores_NT)
         best_N = scores_NT.argmax(1)
         gap_N = np.ptp(np.sort(scores_NT, axis=1)[:, -2:], axis=1)  # 0 for a single task
-        unknown_N, near_N, truncated_N = np.zeros((3, len(scores_NT)), dtype=bool)
+        tied_N, truncated_N = np.zeros((2, len(scores_NT)), dtype=bool)
+        features: list[Array] = [np.zeros(0)] * len(scores_NT)
         for column in np.unique(best_N).tolist():
             task, indices = router.tasks[column], np.flatnonzero(best_N == column).tolist()
             own, (certificate, _) = states[encodings[task]], self.groups[encodings[task]]
-            excess_n, threshold = router.excess(_features(own[index] for index in indices), task)
-            unknown_N[indices] = excess_n > 0
-            scores, distances = ROUNDING[certificate.environment.precision]
-            tied_n = gap_N[indices] <= scores if len(router.tasks) > 1 else False
-            near_N[indices] = tied_n | (np.abs(excess_n) <= distances * threshold)
+            scores, _ = ROUNDING[certificate.environment.precision]
+            tied_N[indices] = gap_N[indices] <= scores if len(router.tasks) > 1 else False
             truncated_N[indices] = [own[index].truncated for index in indices]
+            for index in indices:
+                features[index] = own[index].features_F
         order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
         return [
             Route(
                 task=router.tasks[int(best)],
-                unknown=bool(unknown),
-                near_tie=bool(near),
+                tied=bool(tied),
                 truncated=bool(truncated),
                 probabilities={router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0},
+                features_F=features_F,
             )
-            for best, unknown, near, truncated, own_T, order_T in zip(
-                best_N, unknown_N, near_N, truncated_N, probability_NT, order_NT.tolist(), strict=True
+            for best, tied, truncated, own_T, order_T, features_F in zip(
+                best_N, tied_N, truncated_N, probability_NT, order_NT.tolist(), features, strict=True
             )
         ]
+
+    def known(
+        self, routes: Mapping[int, Route], vectors: Mapping[int, Array], limits: Mapping[int, Reject]
+    ) -> dict[int, Known]:
+        """Return how far rows are from the tasks that they were found to belong to, by row index.
+
+        Args:
+            routes: the tasks of the rows.
+            vectors: what the banks of these tasks give to their heads, for tasks whose statistics hold it.
+            limits: the limit of each row; None for the task's own.
+
+        Raises:
+            StoreError: if the stored routing statistics are not the certified ones.
+        """
+        by_task: dict[str, list[int]] = {}
+        for index, route in routes.items():
+            by_task.setdefault(route.task, []).append(index)
+        known: dict[int, Known] = {}
+        for task, indices in by_task.items():
+            sums, (certificate, _) = self.router.sums(task), self._group_of(task)
+            features_NF = np.stack([routes[index].features_F for index in indices])
+            vectors_ND = None if sums.features is None else np.stack([vectors[index] for index in indices])
+            _, rounding = ROUNDING[certificate.environment.precision]
+            for index, share, least, most in zip(indices, *sums.shares(features_NF, vectors_ND, rounding), strict=True):
+                given = limits.get(index)
+                limit = 0.0 if given == "never" else sums.reject if given is None else given
+                tied = bool(least < limit <= most)
+                known[index] = Known(share=float(share), rejected=bool(share < limit), tied=tied)
+        return known
+
+    def _group_of(self, task: str) -> tuple[Certificate, tuple[str, ...]]:
+        return next(group for group in self.groups.values() if task in group[1])
+
+    def joined(self, predictions: Mapping[int, Prediction], routes: Mapping[int, Route]) -> dict[int, Prediction]:
+        """Return predictions in which the frozen states have a say in the label, for tasks that give them a weight.
+
+        The log-probability of a label is then the bank's plus `TaskSums.label_weight` times the router's.
+
+        Args:
+            predictions: what the banks of the tasks that were found predict, by row index.
+            routes: the tasks of the rows.
+        """
+        joined = dict(predictions)
+        for index, prediction in predictions.items():
+            route, shares = routes[index], prediction.probabilities
+            sums = self.router.sums(route.task)
+            if not sums.label_weight or shares is None or len(sums.counts_C) != len(shares) or len(shares) < 2:
+                continue
+            scores_C = sums.label_weight * self.router.label_scores(route.features_F[None], route.task)[0]
+            own_C = np.log(np.maximum(np.fromiter(shares.values(), dtype=np.float64), 1e-300)) + scores_C
+            whole_C = np.exp(own_C - own_C.max())
+            whole_C /= whole_C.sum()
+            second, first = np.sort(own_C)[-2:].tolist()
+            certificate, _ = self._group_of(route.task)
+            precision, names = certificate.environment.precision, list(shares)
+            rounding = LABELS_ROUNDING[precision] + sums.label_weight * ROUNDING[precision][0]
+            joined[index] = replace(
+                prediction,
+                value=names[int(own_C.argmax())],
+                probabilities=dict(zip(names, whole_C.tolist(), strict=True)),
+                near_tie=bool(first - second <= rounding),
+            )
+        return joined
 
 
 def _features(rows: Iterable[RowState]) -> Array:

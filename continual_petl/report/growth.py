@@ -23,9 +23,13 @@ class GrowthRow:
     active: int
     """Parameters used for a prediction: backbone and bank."""
     num_bytes: int
-    """Bytes on disk of this task, certificate included."""
+    """Bytes on disk of this task, certificate and routing statistics included."""
+    routing_bytes: int
+    """Those of the statistics by which its rows are recognised without its name; 0 with ``routing: off``."""
     cumulative_bytes: int
     """Bytes on disk of all tasks so far, excluding the backbone."""
+    cumulative_routing_bytes: int
+    """Those of the routing statistics of all tasks so far."""
     full_copies: int
     """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, excluding heads."""
 
@@ -43,25 +47,34 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
     if pinned is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
     rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
-    new = ((task, store.commit(task).parameters, store.commit(task).bytes) for task in tasks[len(rows) :])
+    new = (
+        (task, store.commit(task).parameters, store.commit(task).bytes, store.routing_bytes(task))
+        for task in tasks[len(rows) :]
+    )
     return rows + grown(new, pinned.num_parameters, rows)
 
 
 def grown(
-    tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int, before: Sequence[GrowthRow] = ()
+    tasks: Iterable[tuple[str, Mapping[str, int], int, int]], size: int, before: Sequence[GrowthRow] = ()
 ) -> list[GrowthRow]:
     """Return one row for each task.
 
     Args:
-        tasks: each with its parameters by part and its bytes on disk.
+        tasks: each with its parameters by part, its bytes on disk, and those of its routing statistics.
         size: parameters of the backbone.
         before: the rows of earlier tasks.
     """
     rows: list[GrowthRow] = []
-    stored, cumulative = (before[-1].stored, before[-1].cumulative_bytes) if before else (0, 0)
-    for number, (task, parts, num_bytes) in enumerate(tasks, len(before) + 1):
+    stored, cumulative, routing = 0, 0, 0
+    if before:
+        stored, cumulative, routing = (
+            before[-1].stored,
+            before[-1].cumulative_bytes,
+            before[-1].cumulative_routing_bytes,
+        )
+    for number, (task, parts, num_bytes, routing_bytes) in enumerate(tasks, len(before) + 1):
         trainable = sum(parts.values())
-        stored, cumulative = stored + trainable, cumulative + num_bytes
+        stored, cumulative, routing = stored + trainable, cumulative + num_bytes, routing + routing_bytes
         rows.append(
             GrowthRow(
                 task=task,
@@ -71,7 +84,9 @@ def grown(
                 # A copy of a backbone parameter in the bank is used instead of the original.
                 active=size + trainable - parts["own"],
                 num_bytes=num_bytes,
+                routing_bytes=routing_bytes,
                 cumulative_bytes=cumulative,
+                cumulative_routing_bytes=routing,
                 full_copies=number * size,
             )
         )

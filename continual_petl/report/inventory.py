@@ -1,4 +1,4 @@
-"""The tasks of a run as plain values, from the ledger."""
+"""The tasks of a run as plain values, from the ledger and the sizes of files."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def entry_of(store: Store, task: str) -> dict[str, Any]:
         **({"errors": dict(commit.errors)} if commit.errors else {}),
         "parameters": sum(commit.parameters.values()),
         "bytes": commit.bytes,
+        "routing_bytes": store.routing_bytes(task),
     }
 
 

@@ -31,6 +31,8 @@ SCORES = {
     "routing_loss": "mean drop of routing from its best; not forgetting: predictions with a named task are unchanged",
 }
 """The scores of rows without a task name, and their meaning."""
+LOW = 0.8
+"""A task of which a smaller share of rows is recognised as its own is hardly told apart from others."""
 Row = Mapping[str, RoutedCell]
 """The measurements after one task, by the task that the rows belong to."""
 
@@ -62,6 +64,15 @@ class RoutedResults:
             if (cell := self.rows[-1].get(task)) is not None:
                 shares_TT[i] = [cell.chosen.get(routed_to, 0) / max(1, cell.num_examples) for routed_to in self.tasks]
         return shares_TT
+
+    @property
+    def hardly_told_apart(self) -> dict[str, float]:
+        """The share of rows that are recognised as their task's own at the end, for tasks where it is below `LOW`; lowest
+        first.
+        """
+        cells = ((cell, cell.chosen.get(cell.task, 0)) for cell in self.rows[-1].values())
+        shares = {cell.task: own / cell.num_examples for cell, own in cells if is_low(own, cell.num_examples)}
+        return dict(sorted(shares.items(), key=lambda item: item[1]))
 
     def after(self, count: int) -> dict[str, float]:
         """Return the scores after a number of these tasks; a score is NaN if it needs a row that was not measured.
@@ -108,6 +119,11 @@ class RoutedResults:
                 if task in column_of and (number := count(cell)) is not None:
                     shares_TT[i, column_of[task]] = number / max(1, cell.num_examples)
         return shares_TT
+
+
+def is_low(own: int, of: int) -> bool:
+    """Return whether a number of rows is a share below `LOW`; never of no rows."""
+    return own < of and own / of < LOW
 
 
 def routed_results(tasks: Sequence[str], rows: Sequence[Row]) -> RoutedResults | None:

@@ -130,8 +130,13 @@ class TaskFacts:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on disk, certificate included."""
+        """Bytes on disk, certificate and routing statistics included."""
         return sum(self.files.values())
+
+    @property
+    def routing_bytes(self) -> int:
+        """Bytes on disk of its routing statistics; 0 if it stored none."""
+        return self.bytes_by_part["routing"]
 
     @property
     def num_parameters(self) -> int:
@@ -183,7 +188,7 @@ class RunFacts:
     @cached_property
     def growth(self) -> list[GrowthRow]:
         """One row for each task; empty if the record of the backbone is damaged."""
-        costs = ((task.name, task.link.parameters, task.num_bytes) for task in self.tasks)
+        costs = ((task.name, task.link.parameters, task.num_bytes, task.routing_bytes) for task in self.tasks)
         return [] if self.pinned is None else grown(costs, self.pinned.num_parameters)
 
     @property

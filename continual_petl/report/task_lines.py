@@ -83,8 +83,9 @@ class _Rows:
 
 def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines below the table."""
-    total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
-    lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {megabytes(kept)} on disk"]
+    total, kept, routing = (sum(task[key] for task in tasks) for key in ("parameters", "bytes", "routing_bytes"))
+    sizes = megabytes(kept) + (f" ({megabytes(routing)} of them for routing)" if routing else "")
+    lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {sizes} on disk"]
     if any(mark_of(task["split"]) for task in tasks):
         lines.append(ON_VALIDATION)
     return lines + [printable(line) for line in error_lines({t["task"]: t["errors"] for t in tasks if "errors" in t})]
@@ -111,6 +112,7 @@ def task_facts(
     certificate: Certificate,
     history: History,
     num_bytes: int,
+    routing_bytes: int,
     seconds: Mapping[str, float],
     exports: Mapping[str, str | None] | None,
 ) -> RenderableType:
@@ -119,7 +121,8 @@ def task_facts(
     Args:
         certificate: its certificate.
         history: how it was learned.
-        num_bytes: size of its bank.
+        num_bytes: size of its folder.
+        routing_bytes: size of its routing statistics, which is part of it.
         seconds: seconds by phase.
         exports: for each format, why it cannot be exported in it; None if not recorded.
     """
@@ -135,7 +138,8 @@ def task_facts(
         "parameters": f"{sum(certificate.parameters.values()):,}: {parts}",
         **settings_in_words(certificate, history),
         **_scores(certificate, history),
-        **_kept(certificate, num_bytes, seconds),
+        "on disk": f"{num_bytes:,} bytes" + (f", {routing_bytes:,} of them for routing" if routing_bytes else ""),
+        **_kept(certificate, seconds),
         "exports": "not recorded" if exports is None else formats_in_words(exports),
     }.items():
         table.add_row(name, Text(printable(text)))
@@ -172,9 +176,8 @@ def _scores(certificate: Certificate, history: History) -> dict[str, str]:
     return lines
 
 
-def _kept(certificate: Certificate, num_bytes: int, seconds: Mapping[str, float]) -> dict[str, str]:
+def _kept(certificate: Certificate, seconds: Mapping[str, float]) -> dict[str, str]:
     lines = {
-        "on disk": f"{num_bytes:,} bytes",
         "time": ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items()) or "not recorded",
         "certificate": f"entry {certificate.index} of the chain, counted from 0",
         "  bank": certificate.digest,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from continual_petl.errors import counted, printable
-from continual_petl.report.formatting import error_lines
+from continual_petl.errors import counted, known_names, printable, quoted
+from continual_petl.report.formatting import error_lines, megabytes
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.whole_table import WholeTable
@@ -25,6 +26,7 @@ WHOLE_UP_TO = 12
 """Maximum number of tasks that are all shown one by one; in a longer run, only the newest are."""
 NEWEST = 8
 MAX_PROBLEMS = 50
+_MAX_LOW = 8
 _ROUTED = {"routing_accuracy": "routing", "accuracy": "routed ACC", "routing_loss": "rout. loss"}
 _COLOURS = {"unchanged": "green", "rows not checked": "yellow", "score not checked": "yellow", "CHANGED": "red"}
 
@@ -126,6 +128,40 @@ def _routed(results: Results) -> list[str]:
     ]
 
 
+def in_plain_words(results: Results, checks: Sequence[TaskCheck], folder: Path) -> list[str]:
+    """Return what the scores of several tasks mean, for readers who do not know the terms; nothing for a single task.
+
+    Args:
+        results: the scores.
+        checks: the checks of the certificates.
+        folder: the run folder.
+    """
+    if len(results.tasks) < 2 or math.isnan(results.acc):
+        return []
+    is_accuracy = {*results.metrics} == {"accuracy"}
+    acc = f"accuracy {results.acc:.1%}" if is_accuracy else f"score {_number(results.acc).strip()}"
+    kept = "nothing was forgotten" if results.forgetting == 0 else f"forgetting {_number(results.forgetting).strip()}"
+    if not all(check.ok for check in checks):
+        kept = "but not all of them are as they were learned, see above"
+    lines = [f"if you name the task of a row: mean {acc} over {len(results.tasks):,} tasks{results.basis}; {kept}"]
+    routed = results.routed
+    if routed is None or len(routed.tasks) < 2 or "routing_accuracy" not in (at_end := routed.at_end):
+        return lines
+    right = f"{at_end['accuracy']:.1%} of the rows are predicted correctly, and " if "accuracy" in at_end else ""
+    lines.append(
+        f"if you do not, the run finds the task: {right}{at_end['routing_accuracy']:.1%} are recognised as rows of their task"
+    )
+    if low := routed.hardly_told_apart:
+        shares = known_names([f"{task} {share:.0%}" for task, share in low.items()], limit=_MAX_LOW)
+        lines += [
+            f"often taken for another task, with the share of rows recognised: {shares}. If tasks ask different questions "
+            "about the same inputs, nothing tells which one you mean. Name the task, or see what each of the most probable "
+            "ones predicts:",
+            f"  continual-petl predict {quoted(folder)} --candidates 3 TEXT",
+        ]
+    return lines
+
+
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
     """Return the problems found; if there are many, only the first ones and the number of further ones."""
     problems = [problem for check in checks for problem in check.problems]
@@ -147,24 +183,32 @@ def _number(value: float) -> str:
 def cost_table(rows: Sequence[GrowthRow], results: Results) -> WholeTable:
     """Return parameters, bytes and time per task."""
     table = WholeTable(title="What each task cost", title_justify="left")
-    for header in ("task", "parameters added", "of backbone", "bytes of bank", "time"):
+    for header in ("task", "parameters added", "of backbone", "bank", "routing", "on disk", "time"):
         table.add_column(header, justify="left" if header == "task" else "right")
     first = 0 if len(rows) <= WHOLE_UP_TO else len(rows) - NEWEST
     if first:
         before = rows[first - 1]
         parameters, share = f"{before.stored:,}", f"{before.stored / before.full_copies:.2%} of {first:,} copies"
-        table.add_row(f"the first {first:,}", parameters, share, f"{before.cumulative_bytes:,}", "")
+        sizes = _sizes(before.cumulative_bytes, before.cumulative_routing_bytes)
+        table.add_row(f"the first {first:,}", parameters, share, *sizes, "")
     for row in rows[first:]:
         seconds = results.seconds.get(row.task)
         spent = f"{sum(seconds.values()):.1f} s" if seconds else ""
-        table.add_row(_shown(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
+        sizes = _sizes(row.num_bytes, row.routing_bytes)
+        table.add_row(_shown(row.task), f"{row.trainable:,}", f"{row.share:.2%}", *sizes, spent)
     if rows:
         last = rows[-1]
         table.add_section()
         spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
         share = f"{last.stored / last.full_copies:.2%} of {counted(len(rows), 'copy', 'copies')}"
-        table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
+        sizes = _sizes(last.cumulative_bytes, last.cumulative_routing_bytes)
+        table.add_row("all", f"{last.stored:,}", share, *sizes, spent)
     return table
+
+
+def _sizes(num_bytes: int, routing_bytes: int) -> tuple[str, str, str]:
+    """Return the size of banks with their certificates, that of routing statistics, and the sum; short, for 80 columns."""
+    return megabytes(num_bytes - routing_bytes), megabytes(routing_bytes), megabytes(num_bytes)
 
 
 def print_report(

@@ -32,7 +32,7 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 MAX_WIDTH = 384
-"""Maximum number of values kept per layer and row; three layers of a task then take 2.7 MB."""
+"""Maximum number of values kept per layer and row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,24 @@ class StatesBelow:
     """For each row, its token states without padding, ``(T, H)``."""
 
 
-def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
-    """Return the 1-based indices of the layers that are read: the middle layer of each of ``num_read`` parts of the stack.
+def layers_to_read(num_layers: int, num_read: int, *, first_format: bool = False) -> tuple[int, ...]:
+    """Return the 1-based indices of the layers that are read: the highest layer of each of ``num_read`` parts of the stack.
+
+    Args:
+        num_layers: number of layers of the stack.
+        num_read: number of layers that are read, fewer if the stack is smaller.
+        first_format: the middle layer of each part instead, as in runs of earlier releases.
 
     Example:
         >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
-        ((1, 3, 5), (2, 6, 10), (3,))
+        ((2, 4, 6), (4, 8, 12), (6,))
+        >>> layers_to_read(6, 3, first_format=True)
+        (1, 3, 5)
     """
-    return tuple(sorted({-(-num_layers * (2 * part - 1) // (2 * num_read)) for part in range(1, num_read + 1)}))
+    parts = range(1, num_read + 1)
+    if first_format:
+        return tuple(sorted({-(-num_layers * (2 * part - 1) // (2 * num_read)) for part in parts}))
+    return tuple(sorted({-(-num_layers * part // num_read) for part in parts}))
 
 
 def num_layers_of(backbone: Backbone) -> int:
@@ -98,8 +108,8 @@ def row_states(
 
 
 @lru_cache(maxsize=1)
-def _projection(width: int) -> NDArray[np.float64]:
-    """Return the matrix that projects states, ``(H, D)``: the same on every machine and in every run."""
+def projection(width: int) -> NDArray[np.float64]:
+    """Return the matrix that projects states of this width, ``(H, D)``: the same on every machine and in every run."""
     drawn_HD = np.random.default_rng(0).standard_normal((width, MAX_WIDTH))
     scaled_HD: NDArray[np.float64] = drawn_HD / np.sqrt(MAX_WIDTH)
     return scaled_HD
@@ -118,7 +128,7 @@ def _read(
     last = max(layers)
     matrix_HD = None
     if backbone.hidden_size > MAX_WIDTH:
-        matrix_HD = torch.from_numpy(_projection(backbone.hidden_size)).to(backbone.model.device)
+        matrix_HD = torch.from_numpy(projection(backbone.hidden_size)).to(backbone.model.device)
     mask_BT1 = batch["attention_mask"].double()[..., None] if "attention_mask" in batch else None
 
     def keep(number: int, module: nn.Module, args: Any, output: Any) -> None:

@@ -43,6 +43,7 @@ _DTYPES = {
     "counts_M": np.int64,
     "means_MF": np.float64,
     "num_means_T": np.int64,
+    "first_format": np.uint8,
     "tasks": np.uint8,
 }
 
@@ -57,6 +58,8 @@ class Totals:
         self.total_U: NDArray[np.int64] | None = None
         """Sum over tasks of the number of rows times the fixed-point covariance; None if no task has statistics."""
         self.num_rows = 0
+        self.first_format = False
+        """Whether an earlier release wrote the statistics of the tasks."""
         self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
         """Row counts and means of each task with routing statistics."""
 
@@ -69,20 +72,28 @@ class Totals:
             sums: its routing statistics; None if it stored none.
 
         Raises:
-            InputError: if its statistics come from other layers than the statistics of earlier tasks.
+            InputError: if its statistics come from other layers than the statistics of earlier tasks, are of another size,
+                or of another release.
         """
         self.seals[task] = seal
         if sums is None:
             return
         if self.total_U is None:
-            self.layers, self.total_U = sums.layers, np.zeros(sums.covariance_U.shape, dtype=np.int64)
-        if self.layers != sums.layers or self.total_U.shape != sums.covariance_U.shape:
+            self.layers, self.first_format = sums.layers, sums.first_format
+            self.total_U = np.zeros(sums.width * (sums.width + 1) // 2, dtype=np.int64)
+        width = int(np.sqrt(2 * len(self.total_U)))
+        if (self.layers, self.first_format, width) != (sums.layers, sums.first_format, sums.width):
+            found = {next(iter(self.means)): (self.layers, width, self.first_format)}
+            found[task] = sums.layers, sums.width, sums.first_format
             raise InputError(
                 "task: none was named, and the tasks were learned with different settings of routing (layers read: "
-                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn the "
-                "tasks again with the same setting."
+                + "; ".join(
+                    f"{name} {list(layers)}, {width} values{', of an earlier release' if first else ''}"
+                    for name, (layers, width, first) in found.items()
+                )
+                + "): name the task, or learn the tasks again with the same setting."
             )
-        self.total_U += np.int64(sums.count) * sums.covariance_U
+        self.total_U += np.int64(sums.count) * sums.covariance.upper_U
         self.num_rows += sums.count
         self.means[task] = (sums.counts_C, sums.means_CF)
 
@@ -98,6 +109,7 @@ class Totals:
             "counts_M": np.concatenate([np.zeros(0), *(self.means[task][0] for task in with_sums)]),
             "means_MF": np.concatenate([np.zeros((0, width)), *(self.means[task][1] for task in with_sums)]),
             "num_means_T": [len(self.means[task][0]) if task in self.means else 0 for task in tasks],
+            "first_format": [self.first_format],
             "tasks": np.frombuffer(json.dumps([[task, self.seals[task]] for task in tasks]).encode(), np.uint8),
         }
         content: bytes = save({name: np.asarray(value, dtype=_DTYPES[name]) for name, value in values.items()})
@@ -137,6 +149,7 @@ class Totals:
                 totals.means[task] = arrays["counts_M"][own], arrays["means_MF"][own]
         totals.layers = tuple(arrays["layers_K"].tolist())
         totals.num_rows = int(arrays["num_rows"][0])
+        totals.first_format = bool(arrays["first_format"][0])
         totals.total_U = np.array(arrays["total_U"], dtype=np.int64) if totals.means else None
         return totals
 
@@ -144,7 +157,8 @@ class Totals:
 def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise `ValueError` unless the shapes of the arrays match and their values are in range."""
     numbers_T, means_MF = arrays["num_means_T"], arrays["means_MF"]
-    if numbers_T.ndim != 1 or means_MF.ndim != 2 or arrays["num_rows"].shape != (1,) or arrays["layers_K"].ndim != 1:
+    ones = {arrays[name].shape for name in ("num_rows", "first_format")}
+    if numbers_T.ndim != 1 or means_MF.ndim != 2 or ones != {(1,)} or arrays["layers_K"].ndim != 1:
         raise ValueError("an array has a different number of dimensions than this release writes")
     num_means, width = means_MF.shape
     fits = arrays["counts_M"].shape == (num_means,) and arrays["total_U"].shape == (width * (width + 1) // 2,)
@@ -169,6 +183,12 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
         return TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
     except ValueError as error:
         raise StoreError(f"task {task!r}: {ROUTER} cannot be read by this release: {error}") from error
+
+
+def has_first_format(store: Store) -> bool:
+    """Return whether an earlier release wrote the routing statistics of a run's tasks; False if there are none."""
+    sums = next((sums for task in store.tasks if (sums := read_sums(store, task)) is not None), None)
+    return sums is not None and sums.first_format
 
 
 def totals_of(store: Store, known: Totals | None = None) -> Totals:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import httpx2
 
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import UNNAMED, Record
 from continual_petl.streams.schema.containers import plain, record_of, rows_in
+from continual_petl.streams.schema.routing_spec import Reject, check_reject
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Client(httpx2.Client):
         inputs: Any,
         task: str | Sequence[str | None] | None = None,
         *,
-        unknown: Literal["reject", "nearest"] | None = None,
+        reject: Reject = None,
         candidates: int | None = None,
     ) -> Any:
         """Return the record of one row, or a list with one record per row.
@@ -72,11 +73,12 @@ class Client(httpx2.Client):
                 any container that `streams.schema.containers.rows_in` reads; the rows of a table are objects with all of its
                 columns.
             task: the task of all rows, or one per row; None: the endpoint finds the task of each row.
-            unknown: what happens to rows that resemble no task's rows; None: the endpoint's setting.
+            reject: rows without a task get no prediction if their share ``known`` is below this number; ``never``: every row
+                gets one; None: the endpoint's setting.
             candidates: of each row without a task, also return the predictions of so many of its most probable tasks.
 
         Raises:
-            InputError: if ``inputs`` cannot be sent as JSON.
+            InputError: if ``inputs`` cannot be sent as JSON, or ``reject`` is not a limit.
             EndpointError: if the endpoint refuses the request.
             httpx2.TransportError: if the endpoint cannot be reached.
         """
@@ -84,13 +86,9 @@ class Client(httpx2.Client):
         rows = _row(inputs) if single else [_row(row) for row in rows_in(inputs, "inputs")]
         if isinstance(inputs, tuple):
             rows = [rows]  # as JSON, a tuple is a list, which would be several rows
-        body = {
-            "inputs": rows,
-            "task": task if isinstance(task, str | None) else rows_in(task, "task"),
-            "unknown": unknown,
-        }
-        if candidates is not None:
-            body["candidates"] = candidates
+        check_reject(reject)
+        body = {"inputs": rows, "task": task if isinstance(task, str | None) else rows_in(task, "task")}
+        body |= {key: value for key, value in {"reject": reject, "candidates": candidates}.items() if value is not None}
         records: list[Record] = self._answer(self.post("/v1/predict", json=_plain(body)))["predictions"]
         return records[0] if single else records
 

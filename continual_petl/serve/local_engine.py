@@ -14,7 +14,6 @@ from pathlib import Path
 
 from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.records import Record, route_of
-from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.batch_queue import BatchQueue
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.request_rows import Asked
@@ -143,11 +142,11 @@ class LocalEngine(Engine):
         size = self._settings.batch_rows
         parts = [asked.part(own[start : start + size]) for start in range(0, len(own), size)]
         outcomes = dict(zip(own, chain.from_iterable(await self._queue(name).answer(parts)), strict=True))
-        routes = {index: outcome for index, outcome in outcomes.items() if isinstance(outcome, Route)}
-        records = {index: outcome for index, outcome in outcomes.items() if not isinstance(outcome, Route)}
-        if routes:
-            tasks = [routes[index].task if index in routes else None for index in range(asked.num_rows)]
-            texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(routes))
-            for index, route in routes.items():
-                records[index] = route_of(route.with_tasks(Prediction(task=route.task))) | texts[index]
+        found = {index: outcome for index, outcome in outcomes.items() if isinstance(outcome, Prediction)}
+        records = {index: outcome for index, outcome in outcomes.items() if not isinstance(outcome, Prediction)}
+        if found:
+            tasks = [found[index].task if index in found else None for index in range(asked.num_rows)]
+            texts = await self._in_queue("texts", replace(asked, tasks=tasks), list(found))
+            for index, prediction in found.items():
+                records[index] = route_of(prediction) | texts[index]
         return records

@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -24,8 +24,9 @@ from continual_petl.predictor.task_finder import MAX_CANDIDATES
 from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row, no_routing
-from continual_petl.serve.settings import ServeSettings, Unknown
+from continual_petl.serve.settings import ServeSettings
 from continual_petl.streams.encoding.images import pillow
+from continual_petl.streams.schema.routing_spec import Reject
 from continual_petl.streams.sources.conversations import messages_of
 
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
@@ -46,7 +47,7 @@ class PredictRequest(BaseModel):
 
     inputs: str | dict[str, Any] | list[Any]
     task: str | list[str | None] | None = None
-    unknown: Literal["reject", "nearest"] | None = None
+    reject: Reject = None
     candidates: Annotated[Annotated[int, Field(ge=1, le=MAX_CANDIDATES)] | None, BeforeValidator(_whole)] = None
     stream: bool = False
 
@@ -54,7 +55,7 @@ class PredictRequest(BaseModel):
 _KEYS = {
     "inputs": "one row (a text or an object), or a list of rows",
     "task": "the name of a task, a list with a name or null for each row, or null",
-    "unknown": "'reject', 'nearest' or null",
+    "reject": "a number above 0 and below 1, 'never' or null",
     "candidates": f"a whole number from 1 to {MAX_CANDIDATES}, or null",
     "stream": "true or false",
 }
@@ -73,7 +74,9 @@ def fault_of(body: Any, place: Sequence[Any]) -> str:
     """
     if not isinstance(body, dict):
         got = "empty, or null" if body is None else in_json(body)
-        return f"the body is {got}; send an object with the key inputs, and optionally task, unknown, candidates and stream"
+        return (
+            f"the body is {got}; send an object with the key inputs, and optionally task, reject, candidates and stream"
+        )
     key = str(place[0]) if place else ""
     if key not in _KEYS:
         return f"{key!r:.80} is not a key of a request{did_you_mean(key, _KEYS)}; allowed: {', '.join(_KEYS)}"
@@ -83,7 +86,8 @@ def fault_of(body: Any, place: Sequence[Any]) -> str:
     if key == "task" and isinstance(value, list):
         number = next(n for n, name in enumerate(value, 1) if not isinstance(name, str | None))
         return f"task: element {number} of the list is {in_json(value[number - 1])}; give {_KEYS[key]}"
-    shown = f"{value!r:.80}" if isinstance(value, str) else in_json(value)
+    number = key in ("reject", "candidates") and in_json(value) == "a number"
+    shown = f"{value!r:.80}" if isinstance(value, str) or number else in_json(value)
     return f"{key}: it is {shown}; give {_KEYS[key]}"
 
 
@@ -93,7 +97,8 @@ class Asked:
 
     rows: Sequence[Row]
     tasks: Sequence[str | None]
-    unknown: Unknown
+    reject: Reject
+    """The limit below which rows without a task get no prediction; None: that of each task."""
     numbers: Sequence[int]
     """1-based number of each row in the request."""
     candidates: int | None = None
@@ -116,7 +121,7 @@ class Asked:
         return Asked(
             rows=[self.rows[index] for index in indices],
             tasks=[self.tasks[index] for index in indices],
-            unknown=self.unknown,
+            reject=self.reject,
             numbers=[self.numbers[index] for index in indices],
             candidates=self.candidates,
             put=self.put,
@@ -139,9 +144,10 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         what = f"task: {len(tasks):,} tasks for {len(values):,} rows"
         raise Problem(409, "bad_request", f"{what}; give one per row, or one for all")
     _check_options(values, tasks, catalog, settings.max_rows)
-    if request.candidates is not None and None not in tasks:
-        what = "candidates: the request names the task of every row; only rows without a task have candidates: leave it out"
-        raise Problem(409, "bad_request", what)
+    for key, only in {"reject": "are rejected", "candidates": "have candidates"}.items():
+        if getattr(request, key) is not None and None not in tasks:
+            what = f"{key}: the request names the task of every row; only rows without a task {only}: leave it out"
+            raise Problem(409, "bad_request", what)
     num_predictions = len(tasks) + ((request.candidates or 1) - 1) * tasks.count(None)
     if len(tasks) > 1 and num_predictions > settings.max_rows:
         what = f"{len(tasks):,} rows, which count as {num_predictions:,}, each once per candidate"
@@ -167,7 +173,8 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     if request.stream:
         _check_stream(tasks, catalog, settings)
     numbers = range(1, len(rows) + 1)
-    return Asked(rows, tasks, request.unknown or settings.unknown, numbers, request.candidates)
+    reject = settings.reject if request.reject is None else request.reject
+    return Asked(rows, tasks, reject, numbers, request.candidates)
 
 
 def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:

@@ -101,10 +101,14 @@ def _request(settings: ServeSettings, named: Sequence[str], unnamed: Sequence[st
             ],
             **({"default": None} if unnamed else {}),
         },
-        "unknown": {
-            "description": "What to return for rows without a task name that resemble no task's rows: no prediction "
-            "(reject), or the prediction of the most probable task (nearest); null: the endpoint's setting.",
-            "enum": ["reject", "nearest", None],
+        "reject": {
+            "description": "Rows without a task name get no prediction if their share `known` is below this number; never: "
+            "the most probable task predicts every row; null: the endpoint's setting, by default the limit of each task.",
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                {"const": "never"},
+                {"type": "null"},
+            ],
             "default": None,
         },
         "candidates": {

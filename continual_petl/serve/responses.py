@@ -79,6 +79,12 @@ class Candidate(TypedDict):
     answer: str | float | list[str] | None
 
 
+_Known = Annotated[
+    Share,
+    Field(
+        description="The share of the task's own rows that lie at least as far away: 1 as near as any, 0 beyond all."
+    ),
+]
 _Candidates = Annotated[list[Candidate], Field(description="The most probable first; only if they were asked for.")]
 
 
@@ -87,6 +93,7 @@ class _Found(_Closed):
 
     task: str
     task_probability: NotRequired[Share]
+    known: NotRequired[_Known]
     task_near_tie: NotRequired[Annotated[bool, Field(description=f"{_IN_BATCH} which task is found.")]]
     runners_up: NotRequired[Annotated[dict[str, Share], Field(description="The next most probable tasks.")]]
     candidates: NotRequired[_Candidates]
@@ -179,6 +186,7 @@ class NoPrediction(TypedDict):
 
     task: None
     task_probability: Share
+    known: _Known
     task_near_tie: bool
     runners_up: dict[str, Share]
     candidates: NotRequired[_Candidates]
@@ -223,7 +231,8 @@ class TaskEntry(_Closed):
     score: float | None
     split: Literal["validation", "test"]
     parameters: Annotated[int, Field(ge=0)]
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0, description="Size on disk, certificate and routing statistics included.")]
+    routing_bytes: Annotated[int, Field(ge=0, description="Size of its routing statistics, which is part of it.")]
     digest: str
     labels: list[str] | None
     pair: Annotated[bool, Field(description="Whether its rows are pairs of texts.")]

@@ -26,11 +26,13 @@ from continual_petl.predictor.task_finder import (
     Route,
     TaskFinder,
     chosen_states,
+    found_predictions,
     kept_states,
     task_finder,
     with_candidates,
 )
 from continual_petl.router.row_states import StatesBelow
+from continual_petl.router.sums import Array
 from continual_petl.serve.accepted_rows import IMAGE, in_words
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, as_problem, no_routing
@@ -49,8 +51,8 @@ _LOADING = threading.Lock()
 """transformers patches its classes while it loads a model: loading two at once would leave the classes patched."""
 
 
-Outcomes = list[Record | Route]
-"""A record for each row, or the route of a row whose task was found, but whose text another queue generates."""
+Outcomes = list[Record | Prediction]
+"""A record for each row, or the task of a row, as a prediction without a value, if another queue generates its text."""
 
 
 class ServedRun:
@@ -59,7 +61,7 @@ class ServedRun:
     Args:
         folder: the run folder.
         settings: how the run is served.
-        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns their routes.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns their tasks.
 
     Raises:
         InputError: if the folder holds no run.
@@ -201,48 +203,51 @@ class ServedRun:
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
-        unknown = [job.unknown for job in jobs for _ in job.rows]
+        limits = [job.reject for job in jobs for _ in job.rows]
         numbers = [job.candidates for job in jobs for _ in job.rows]
         named = {index: task for index, task in enumerate(tasks) if task is not None}
         unnamed = [index for index in range(len(rows)) if index not in named]
-        listed, chosen, later = [rows[index] for index in unnamed], dict[int, str](), set[int]()
-        finder, kept, routes = self._routes(listed) if listed else (None, None, [])
-        candidates = {place: number for place, index in enumerate(unnamed) if (number := numbers[index])}
-        for place, route in enumerate(routes):
-            if route.unknown and unknown[unnamed[place]] != "nearest":
-                continue
-            # The other queue would not know the candidates of a row whose task was learned after the row had got its queue.
-            here = self._generates or place in candidates
-            if not here and self._catalog.certificate(route.task).generation is not None:
-                later.add(unnamed[place])
-            else:
-                chosen[place] = route.task
-        more = [task for place, number in candidates.items() for task in routes[place].candidates(number)]
-        self._verify([*named.values(), *chosen.values(), *more])
         predictor, size = Predictor(self._session.models), self._settings.batch_rows
-        # Rows whose task was found resume from the pass that found it, if the banks allow it.
-        below = None if finder is None else chosen_states(finder, kept, chosen)
-        if below is None:
-            all_rows = named | {unnamed[place]: task for place, task in chosen.items()}
-            predictions = predictor.resume(rows, all_rows, None, batch_size=size)
+        predictions, later = dict[int, Prediction](), dict[int, Prediction]()
+        if not unnamed:
+            self._verify([*named.values()])
         else:
-            predictions = predictor.resume(rows, named, None, batch_size=size)
-            found = predictor.resume(listed, chosen, below, batch_size=size)
-            predictions |= {unnamed[place]: prediction for place, prediction in found.items()}
-        best = {place: predictions[index] for place, index in enumerate(unnamed) if index in predictions}
+            listed = [rows[index] for index in unnamed]
+            finder, kept, routes = self._routes(listed)
+            candidates = {place: number for place, index in enumerate(unnamed) if (number := numbers[index])}
+            own = {place: limits[index] for place, index in enumerate(unnamed)}
+            here = dict(enumerate(routes))
+            # The other queue would not know the candidates of a row whose task was learned after the row had got its queue.
+            texts = {
+                place: route
+                for place, route in enumerate(routes)
+                if not self._generates
+                and place not in candidates
+                and self._catalog.certificate(route.task).generation is not None
+            }
+            for place, found in finder.known(texts, {}, own).items():
+                if not found.rejected:
+                    route = here.pop(place)
+                    later[unnamed[place]] = route.with_tasks(Prediction(task=route.task), found)
+            more = [task for place, number in candidates.items() for task in routes[place].candidates(number)]
+            self._verify([*named.values(), *(route.task for route in here.values()), *more])
 
-        def by_tasks(tasks: Mapping[int, str]) -> dict[int, Prediction]:
-            assert finder is not None
-            return predictor.resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=size)
+            def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array] | None = None) -> dict[int, Prediction]:
+                # Rows whose task was found resume from the pass that found it, if the banks allow it.
+                below = chosen_states(finder, kept, tasks)
+                return predictor.resume(listed, tasks, below, batch_size=size, vectors=vectors)
 
-        found_more = with_candidates(dict(enumerate(routes)), best, candidates, by_tasks)
-        by_index = dict(zip(unnamed, routes, strict=True))
-        predictions |= {
-            index: route.with_tasks(predictions.get(index), found_more.get(place, ()))
-            for place, (index, route) in enumerate(by_index.items())
-        }
+            best, known = found_predictions(finder, here, own, by_tasks)
+            found_more = with_candidates(dict(enumerate(routes)), best, candidates, by_tasks)
+            predictions = {
+                unnamed[place]: route.with_tasks(
+                    None if known[place].rejected else best.get(place), known[place], found_more.get(place, ())
+                )
+                for place, route in here.items()
+            }
+        predictions |= predictor.resume(rows, named, None, batch_size=size)
         outcomes = iter(
-            by_index[index] if index in later else record(self._catalog, row, predictions[index])
+            later[index] if index in later else record(self._catalog, row, predictions[index])
             for index, row in enumerate(rows)
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]

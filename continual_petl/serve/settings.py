@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from continual_petl._strict_model import UserSpec
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.routing_spec import Reject
 
-Unknown = Literal["reject", "nearest"]
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MIN_TOKEN = 16
 """Minimum number of characters of a token; a shorter one could be guessed."""
@@ -59,8 +59,8 @@ class ServeSettings(UserSpec):
     """Maximum number of connections; None means half of the file descriptors that this process may have, at most 1,024."""
     resident_bytes: Annotated[int, Field(ge=0)] | None = None
     """Memory limit for all banks together, in bytes; 0 keeps one bank, and None means 1 GiB. See `Run`."""
-    unknown: Unknown = "reject"
-    """What happens to rows that resemble no task's rows, unless a request says otherwise. See `Run.predict`."""
+    reject: Reject = None
+    """The limit below which rows without a task name get no prediction, unless a request gives one. See `Run.predict`."""
     watch_s: _Seconds = 1.0
     """Seconds between two checks of the run folder for tasks that other processes have learned or forgotten."""
     log_texts: bool = False

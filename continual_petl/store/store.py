@@ -151,6 +151,10 @@ class Store(RunFolder):
         commit = self.state().commits.get(task)
         return self.banks / (task if commit is None else commit.folder)
 
+    def routing_bytes(self, task: str) -> int:
+        """Return the size on disk of a task's routing statistics, which is part of its `bytes`; 0 if it stored none."""
+        return stamp_of(self.bank_folder(task) / ROUTER)[2]
+
     def certificate(self, task: str) -> Certificate:
         """Return a learned task's certificate.
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from continual_petl.errors import InputError, StreamFileError, did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
-from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.schema.stream_spec import RoutingSpec, StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import contradictions_of, without_unused_settings
 from continual_petl.streams.stream_file.file_types import YAML, check_file_type, refuse_other_type
 from continual_petl.streams.stream_file.json_schema import cached_schema
@@ -78,7 +78,9 @@ def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
 
     A trial never predicts rows without a task name, so no routing statistics are computed.
     """
-    return without_unused_settings(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
+    return without_unused_settings(
+        spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": RoutingSpec(statistics="off")})
+    )
 
 
 def misfits(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:

@@ -35,6 +35,8 @@ SECTIONS = {
     "LimitsSpec": "limits",
     "GenerationSpec": "generation",
     "ChatSpec": "chat",
+    "RoutingSpec": "routing",
+    "TaskRoutingSpec": "routing of a task",
 }
 """Maps each definition in the schema to the heading of its section, in the order of the page."""
 

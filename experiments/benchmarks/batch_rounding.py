@@ -134,14 +134,18 @@ def routing_changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, fl
     found = []
     for states_NF in (np.stack(alone), np.stack([own[index] for index in range(len(rows))])):
         scores_NT = finder.router.scores(states_NF)
-        excess_N, threshold = finder.router.excess(states_NF, task)
-        found.append((np.ptp(np.sort(scores_NT, 1)[:, -2:], axis=1), scores_NT.argmax(1), excess_N / threshold))
-    (gap, best, far), (other_gap, other_best, other_far) = found
+        found.append((np.ptp(np.sort(scores_NT, 1)[:, -2:], axis=1), scores_NT.argmax(1)))
+    (gap, best), (other_gap, other_best) = found
+    singly = [run.predict([row])[0] for row in rows]
+    together = run.predict(list(rows), batch_size=64)
+    known = np.array([[each.known for each in answers] for answers in (singly, together)], dtype=np.float64)
+    apart = [one for one, other in zip(singly, together, strict=True) if (one.task is None) != (other.task is None)]
     return {
         "largest change of the log-probabilities": float(np.abs(gap - other_gap).max()),
-        "largest change of the distance, as a share of the threshold": float(np.abs(far - other_far).max()),
+        "largest change of the share that is known": float(np.abs(known[0] - known[1]).max()),
         "other task": int((best != other_best).sum()),
-        "unknown in one only": int(((far > 0) != (other_far > 0)).sum()),
+        "unknown in one only": len(apart),
+        "of these not marked as near ties": sum(not one.task_near_tie for one in apart),
     }
 
 

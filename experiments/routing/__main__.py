@@ -1,4 +1,5 @@
-"""The command: ``python -m experiments.routing --data FOLDER [--only PART ...] [--runs FOLDER] [--out FOLDER]``.
+"""The command: ``python -m experiments.routing --data FOLDER [--only PART ...] [--runs FOLDER] [--oos FILE]
+[--out FOLDER]``.
 
 Learns three streams, measures how rows are routed to their task, and writes raw results and the page. ``pages`` regenerates
 the page. With ``--runs``, the run folders are kept, and tasks that they already contain are not learned again.
@@ -7,6 +8,7 @@ the page. With ``--runs``, the run folders are kept, and tasks that they already
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from experiments.routing.measure import MEASURES
 from experiments.routing.page import page
 from experiments.routing.read import TaskRows
 from experiments.routing.result import HERE, PARTS, Part, Result, made, read_results
-from experiments.routing.streams import CLASSIC, LONG, Scale
+from experiments.routing.streams import CLASSIC, LONG, TEXTS, Scale
 from experiments.studies.trial import data_digest
 
 
@@ -32,6 +34,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="measure only these streams")
     parser.add_argument("--runs", type=Path, help="folder in which the run folders are kept")
+    parser.add_argument("--oos", type=Path, help="file with one text per line that belongs to no class of CLINC150")
     parser.add_argument(
         "--out", type=Path, default=HERE, help="folder for page and results; default: experiments/routing"
     )
@@ -47,16 +50,17 @@ def measure(
     scale: Scale,
     parts: list[Part],
     runs: Path | None = None,
+    oos: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Measure some streams and write their results and the page."""
-    at = commit()
+    at, texts = commit(), [] if oos is None else _texts(oos)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if runs is None else runs
         known: dict[str, TaskRows] = {}
         for part in parts:
             began = datetime.now(UTC)
-            found = MEASURES[part](data, folder, scale, tell, known)
+            found = MEASURES[part](data, folder, scale, tell, known, texts)
             result = made(
                 part,
                 found,
@@ -64,7 +68,8 @@ def measure(
                 began=began,
                 settings=_settings(scale),
                 data=_digests(part, data),
-                command=_command(parts),
+                command=_command(parts, oos),
+                out_of_scope=None if oos is None or part != "classes" else _described(oos, texts),
             )
             result.write(out / "results")
             write_page(out)
@@ -82,13 +87,24 @@ def _settings(scale: Scale) -> dict[str, object]:
 
 
 def _digests(part: Part, data: Path) -> dict[str, str]:
-    names = {"classic": CLASSIC, "long": LONG, "classes": ("clinc150",), "models": CLASSIC}[part]
+    names = {"long": LONG, "classes": ("clinc150", *TEXTS), "joint": ("clinc150",)}.get(part, CLASSIC)
     return {name: data_digest(data, name) for name in names}
 
 
-def _command(parts: list[Part]) -> str:
+def _texts(file: Path) -> list[str]:
+    try:
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--oos: {file} cannot be read as a text file in UTF-8: {error}") from None
+
+
+def _described(file: Path, texts: list[str]) -> dict[str, object]:
+    return {"rows": len(texts), "digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
+
+
+def _command(parts: list[Part], oos: Path | None) -> str:
     only = [] if set(parts) == set(PARTS) else ["--only", *parts]
-    return " ".join(["python -m experiments.routing --data FOLDER", *only])
+    return " ".join(["python -m experiments.routing --data FOLDER", *only, *(() if oos is None else ("--oos FILE",))])
 
 
 def main(arguments: list[str]) -> int:
@@ -99,7 +115,7 @@ def main(arguments: list[str]) -> int:
             write_page(given.out)
         else:
             tell = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-            measure(given.data, given.out, Scale(), given.only, given.runs, tell)
+            measure(given.data, given.out, Scale(), given.only, given.runs, given.oos, tell)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

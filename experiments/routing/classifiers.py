@@ -27,10 +27,10 @@ Setting = dict[str, float]
 Scored = Iterator[tuple[Setting, list[Array]]]
 """A setting, and the scores ``(V, C)`` for each group of other rows."""
 
-RIDGES = tuple(10.0**power for power in range(-7, 1))
-GAMMAS = (0.03, 0.1, 0.3, 1.0, 3.0)
-SHRINKAGES = (1e-2, 3e-2, 1e-1, 3e-1)
-DECAYS = tuple(10.0**power for power in range(-6, 0))
+RIDGES = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1)
+GAMMAS = (0.03, 0.1, 0.3)
+SHRINKAGES = (1e-2, 3e-2, 1e-1)
+DECAYS = tuple(10.0**power for power in range(-4, 0))
 STEPS = 300
 """Maximum number of LBFGS steps."""
 

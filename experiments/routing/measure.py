@@ -1,7 +1,8 @@
-"""Measure one stream: routing from the stored statistics, end to end and by task, and compared with other classifiers."""
+"""Measure one stream: routing end to end and by task, with all forms of the statistics, and other classifiers."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,135 +10,169 @@ from typing import Any
 import numpy as np
 
 from continual_petl.engine.run import Run
-from continual_petl.predictor.task_finder import task_finder
+from continual_petl.predictor.records import Row
 from continual_petl.report.routed_results import RoutedResults
-from experiments.routing.both import joined_with_banks, to_ask
+from experiments.routing.ablation import Foreign, ablation
 from experiments.routing.compare import Tell, which_class, which_task
 from experiments.routing.models import models
-from experiments.routing.read import TaskRows, predicted, read_tasks, states_of
-from experiments.routing.routes import cells_after, equal_bit_for_bit, in_order, same_as_measured
-from experiments.routing.streams import CLASSIC, LONG, ORDERS, Scale, class_stream, learned, long_stream
-from experiments.routing.unknown import told_apart
+from experiments.routing.read import Rows, TaskRows, read_rows, read_tasks
+from experiments.routing.routes import Routes, equal_bit_for_bit, in_order, same_as_measured
+from experiments.routing.statistics import FORMS, num_bytes, statistics
+from experiments.routing.streams import (
+    CLASSIC,
+    LONG,
+    ORDERS,
+    SEED,
+    TEXTS,
+    Scale,
+    class_stream,
+    foreign_texts,
+    learned,
+    long_stream,
+)
 
 Known = dict[str, TaskRows]
 """Tasks of the long stream that an earlier part has already read."""
 
 
-def classic(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
+def classic(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known, oos: Sequence[str]) -> dict[str, Any]:
     """Measure the classic five tasks, in three orders."""
     run = learned(long_stream(data, scale, CLASSIC), runs / "long")
-    tasks = _answered(run, CLASSIC, known)
-    by_name = {task.name: task for task in tasks}
-    orders = [[by_name[name] for name in order] for order in ORDERS]
-    found = [in_order(order, by_label=False) for order in orders]
-    most = max(len(set(task.splits["train"].labels)) for task in tasks)
-    for task in tasks:
-        predicted(run, task, "validation", CLASSIC, to_ask(tasks, task, most))
-    tell("classic: routed")
-    return {
-        "tasks": _of_tasks(tasks, found[0]),
-        "end": _end(tasks, found[0]),
-        "orders": [each.to_json() for each in found],
-        "equal_bit_for_bit": equal_bit_for_bit(orders),
-        "same_as_measured": _same(run, found[0]),
-        "validation": _validation(tasks, by_label=False),
-        "which_task": which_task(tasks, scale.features, tell),
-        "with_banks": joined_with_banks(tasks, by_label=False),
-    }
+    tasks = _read(run, CLASSIC, known)
+    found, routes = _measured(run, tasks, ORDERS, False, {}, tell)
+    return found | {"which_task": which_task(routes, scale.features, tell)}
 
 
-def long(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
+def long(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known, oos: Sequence[str]) -> dict[str, Any]:
     """Measure the long stream, and what a router that knows only the five classic tasks does with the other tasks."""
     run = learned(long_stream(data, scale, LONG), runs / "long")
-    tasks = _answered(run, LONG, known)
-    found = in_order(tasks, by_label=False)
-    tell("long: routed")
+    tasks = _read(run, LONG, known)
+    found, routes = _measured(run, tasks, _orders(LONG), False, {}, tell)
     first = [task for task in tasks if task.name in CLASSIC]
-    others = [task for task in tasks if task.name not in CLASSIC]
-    finder = task_finder(run.session.models)
-    firsts = {
-        task.name: states_of(run, finder, [row[0] for row in task.splits["test"].rows if isinstance(row, tuple)], False)
-        for task in others
-        if task.pair
-    }
-    return {
-        "tasks": _of_tasks(tasks, found),
-        "end": _end(tasks, found),
-        "routed": found.to_json(),
-        "same_as_measured": _same(run, found),
-        "validation": _validation(tasks, by_label=False),
-        "which_task": which_task(tasks, scale.features, tell),
-        "unknown": told_apart(first, others, firsts),
+    single = run.store.certificate(CLASSIC[0])
+    texts, firsts = dict[str, Rows](), dict[str, Rows]()
+    for task in tasks:
+        rows = task.splits["test"]
+        if task.pair:
+            firsts[task.name] = read_rows(run, [row[0] for row in rows.rows if isinstance(row, tuple)], single)
+        elif task not in first:
+            texts[task.name] = rows
+    return found | {
+        "which_task": which_task(routes, scale.features, tell),
+        "classic": ablation(first, False, {"texts": texts, "first texts of pairs": firsts}, tell),
     }
 
 
-def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
+def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known, oos: Sequence[str]) -> dict[str, Any]:
     """Measure CLINC150, split into tasks of a few classes each."""
     run = learned(class_stream(data, scale), runs / "classes")
     names = tuple(run.store.tasks)
     tasks = read_tasks(run, names)
-    for task in tasks:
-        predicted(run, task, "validation", names)
-        predicted(run, task, "test", names)
-    found = in_order(tasks, by_label=True)
-    tell("classes: routed")
-    return {
-        "tasks": _of_tasks(tasks, found),
-        "end": _end(tasks, found) | {"accuracy_of_all_rows": _of_all_rows(found)},
-        "routed": found.to_json(),
-        "same_as_measured": _same(run, found),
-        "validation": _validation(tasks, by_label=True),
-        "which_task": which_task(tasks, scale.features, tell, others=False),
-        "which_class": which_class(tasks, scale.features, tell),
-        "with_banks": joined_with_banks(tasks, by_label=True),
-    }
+    certificate = run.store.certificate(names[0])
+
+    def foreign(rows: Sequence[Row]) -> Rows:
+        return read_rows(run, rows, certificate)
+
+    groups = {"other data sets": {name: foreign(foreign_texts(data, scale, name)) for name in TEXTS}}
+    if oos:
+        groups["out of scope"] = {"out of scope": foreign(oos)}
+    found, routes = _measured(run, tasks, _orders(names), True, groups, tell)
+    cells = found["tasks"]
+    right = sum(task["correct"] or 0 for task in cells) / sum(task["rows"]["test"] for task in cells)
+    found["end"]["accuracy_of_all_rows"] = right
+    return found | {"which_class": which_class(routes, scale.features, tell)}
 
 
-def one_model(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
+def joint(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known, oos: Sequence[str]) -> dict[str, Any]:
+    """Learn one bank on all classes of CLINC150 at once."""
+    run = learned(class_stream(data, scale, split=False), runs / "joint")
+    (task,) = run.store.tasks
+    scores = run.store.certificate(task).scores
+    return {split: scores[split].scores["accuracy"] for split in ("validation", "test")}
+
+
+def one_model(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known, oos: Sequence[str]) -> dict[str, Any]:
     """Learn the classic five tasks with one model for all of them."""
     return models(data, scale, tell)
 
 
-MEASURES = {"classic": classic, "long": long, "classes": classes, "models": one_model}
+MEASURES = {"classic": classic, "long": long, "classes": classes, "joint": joint, "models": one_model}
 
 
-def _answered(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:
-    """Read tasks, unless they are known, and predict each task's validation and test rows with its own bank."""
+def _read(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:
+    """Read tasks, unless they are known."""
     known |= {task.name: task for task in read_tasks(run, [name for name in names if name not in known])}
-    tasks = [known[name] for name in names]
-    for task in tasks:
-        predicted(run, task, "validation", [task.name])
-        predicted(run, task, "test", [task.name])
-    return tasks
+    return [known[name] for name in names]
 
 
-def _of_tasks(tasks: Sequence[TaskRows], found: RoutedResults) -> list[dict[str, Any]]:
+def _orders(names: Sequence[str]) -> tuple[Sequence[str], ...]:
+    """Return three orders: the stream's own, the opposite one, and a drawn one."""
+    return names, names[::-1], random.Random(SEED).sample(names, len(names))
+
+
+def _measured(
+    run: Run, tasks: Sequence[TaskRows], orders: Sequence[Sequence[str]], by_label: bool, foreign: Foreign, tell: Tell
+) -> tuple[dict[str, Any], Routes]:
+    """Return what all streams measure, and the router of the stored statistics."""
+    by_name = {task.name: task for task in tasks}
+    weights = {task.name: task.stored.label_weight for task in tasks}
+    stored = {task.name: task.stored for task in tasks}
+    routes = Routes(tasks, stored, by_label)
+    own = in_order(tasks, stored, by_label, distances=True)
+    ordered = [[by_name[name] for name in order] for order in orders]
+    measured = run.results.routed
+    tell(f"{run.spec.name}: routed")
+    forms = {}
+    for form in FORMS:
+        sums = statistics(tasks, form, weights=None if form == "first" else weights)
+        own_routes, sizes = Routes(tasks, sums, by_label), num_bytes(sums)
+        forms[form] = {
+            "layers": list(own_routes.layers),
+            "bytes": {"least": min(sizes), "most": max(sizes), "mean": float(np.mean(sizes))},
+            **_end(own_routes),
+        }
+    return {
+        "stored": "full" if "covariance_U" in tasks[0].stored.to_arrays() else "compact",
+        "tasks": _of_tasks(routes, own),
+        "end": _end(routes) | _over_steps(own),
+        "validation": _end(routes, "validation"),
+        "forms": forms,
+        "orders": [in_order(order, stored, by_label).to_json() for order in ordered],
+        "equal_bit_for_bit": equal_bit_for_bit(ordered, stored),
+        "same_as_measured": measured is not None and same_as_measured(own, measured),
+        "ablation": ablation(tasks, by_label, foreign, tell),
+    }, routes
+
+
+def _of_tasks(routes: Routes, found: RoutedResults) -> list[dict[str, Any]]:
     cells = found.rows[-1]
     return [
         {
             "task": task.name,
             "rows": {name: len(split.rows) for name, split in task.splits.items()},
-            "means": len(task.sums.counts_C),
+            "means": len(task.stored.counts_C),
             "scores": task.scores,
-            "named": _named(task),
+            "named": _named(routes, number),
             **cells[task.name].model_dump(include={"chosen", "unknown", "correct", "correct_own", "correct_known"}),
         }
-        for task in tasks
+        for number, task in enumerate(routes.tasks)
     ]
 
 
-def _named(task: TaskRows, split: str = "test") -> int | None:
-    """Return the number of rows that the task's own bank predicts correctly."""
+def _named(routes: Routes, number: int, split: str = "test") -> int | None:
+    """Return the number of rows that the task's own bank predicts correctly, without the frozen states."""
+    task = routes.tasks[number]
     rows = task.splits[split]
-    if not task.graded:
+    if not task.labels:
         return None
-    return sum(value == label for value, label in zip(rows.answers[task.name].values, rows.labels, strict=True))
+    return int(routes.right(task, rows, np.full(len(rows.rows), number), weight=0.0).sum())
 
 
-def _end(tasks: Sequence[TaskRows], found: RoutedResults, split: str = "test") -> dict[str, float]:
+def _end(routes: Routes, split: str = "test") -> dict[str, float]:
     """Return means over tasks after the last task; means of correct predictions are over graded tasks only."""
-    cells, named = found.rows[-1], {task.name: _named(task, split) for task in tasks}
-    graded = [cells[task.name] for task in tasks if task.graded]
+    cells = routes.cells(split)
+    named = {task.name: _named(routes, number, split) for number, task in enumerate(routes.tasks)}
+    graded = [cells[task.name] for task in routes.tasks if task.labels]
     right_own = sum(cell.correct_own or 0 for cell in graded)
     return {
         "named": float(np.mean([(named[cell.task] or 0) / cell.num_examples for cell in graded])),
@@ -146,23 +181,9 @@ def _end(tasks: Sequence[TaskRows], found: RoutedResults, split: str = "test") -
         "routing": float(np.mean([cell.chosen.get(cell.task, 0) / cell.num_examples for cell in cells.values()])),
         "within_task": right_own / max(1, sum(cell.chosen.get(cell.task, 0) for cell in graded)),
         "unknown": float(np.mean([cell.unknown / cell.num_examples for cell in cells.values()])),
-        "routing_loss": found.after(len(tasks))["routing_loss"],
-        "average_incremental_accuracy": found.after(len(tasks))["average_incremental_accuracy"],
     }
 
 
-def _validation(tasks: Sequence[TaskRows], by_label: bool) -> dict[str, float]:
-    cells = cells_after(tasks, by_label, "validation")
-    found = RoutedResults(tasks=tuple(task.name for task in tasks), rows=({},) * (len(tasks) - 1) + (cells,))
-    wanted = ("named", "nearest", "reject", "routing", "within_task", "unknown")
-    return {name: value for name, value in _end(tasks, found, "validation").items() if name in wanted}
-
-
-def _of_all_rows(found: RoutedResults) -> float:
-    cells = found.rows[-1].values()
-    return sum(cell.correct or 0 for cell in cells) / sum(cell.num_examples for cell in cells)
-
-
-def _same(run: Run, found: RoutedResults) -> bool:
-    measured = run.results.routed
-    return measured is not None and same_as_measured(found, measured)
+def _over_steps(found: RoutedResults) -> dict[str, float]:
+    scores = found.after(len(found.tasks))
+    return {name: scores[name] for name in ("routing_loss", "average_incremental_accuracy")}

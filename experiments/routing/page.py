@@ -7,8 +7,26 @@ from typing import Any
 
 from experiments.benchmarks.markdown import grid
 from experiments.routing.result import Part, Result
-from experiments.routing.targets import limits, targets
-from experiments.routing.words import INTRODUCTION, METHODS, NOTES, TITLES, percent, points
+from experiments.routing.targets import limits, of_form, targets
+from experiments.routing.words import (
+    CLASSIFIERS_OF_CLASSES,
+    CLASSIFIERS_OF_TASKS,
+    EVIDENCE,
+    FORMATS,
+    FORMS,
+    INTRODUCTION,
+    METHODS,
+    MODELS,
+    NOTES,
+    READING,
+    STREAMS,
+    TITLES,
+    UNKNOWN_CLASSES,
+    UNKNOWN_CLASSIC,
+    percent,
+    points,
+    share,
+)
 
 
 def page(results: Mapping[Part, Result]) -> str:
@@ -21,12 +39,11 @@ def page(results: Mapping[Part, Result]) -> str:
             )
     if results:
         parts += ["## Targets", targets(results), limits(results)]
-    if (result := results.get("classic")) is not None:
-        parts += _classic(result)
-    if (result := results.get("long")) is not None:
-        parts += _long(result)
-    if (result := results.get("classes")) is not None:
-        parts += _classes(result)
+        parts += ["## First format and today's statistics", FORMATS, _formats(results)]
+        parts += ["## How to read the tables of each stream", READING]
+    for part in STREAMS:
+        if part in results:
+            parts += _stream(part, results[part], results.get("joint"))
     if (result := results.get("models")) is not None:
         parts += _models(result, results.get("classic"))
     if results:
@@ -34,46 +51,153 @@ def page(results: Mapping[Part, Result]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _classic(result: Result) -> list[str]:
+def _formats(results: Mapping[Part, Result]) -> str:
+    names = ("named", "routing", "nearest", "reject", "unknown")
+    rows = [
+        [
+            STREAMS[part],
+            FORMS[form] + (" (stored)" if form == results[part].found["stored"] else ""),
+            _layers(own["layers"]),
+            f"{own['bytes']['mean'] / 1000:.0f}",
+            *(percent(own[name]) for name in names),
+        ]
+        for part in STREAMS
+        if part in results
+        for form, own in results[part].found["forms"].items()
+    ]
+    return grid(
+        ["stream", "statistics", "layers", "kB per task", "named", "routed", "nearest", "reject", "unknown"], rows
+    )
+
+
+def _stream(part: Part, result: Result, joint: Result | None) -> list[str]:
     found = result.found
-    equal = "identically, bit for bit" if found["equal_bit_for_bit"] else "**differently**"
+    parts = [f"## {TITLES[part]}", _end(found)]
+    if part == "classes":
+        right, steps = found["end"]["accuracy_of_all_rows"], found["end"]["average_incremental_accuracy"]
+        parts.append(
+            f"Over all rows, whatever their task, {percent(right)} are correct. Average incremental accuracy (Rebuffi et al. "
+            f"2017): {percent(steps)}."
+        )
+    parts += ["### By task", _by_task(found)]
+    if part != "classes":
+        parts += ["### Which task rows are routed to", _confusion(found)]
+    parts += ["### Three orders", *_orders(found)]
+    if part == "classes":
+        own = [("router and banks", found["end"]["accuracy_of_all_rows"], found["validation"]["nearest"])]
+        if joint is not None:
+            own.append(("one bank on all classes at once", joint.found["test"], joint.found["validation"]))
+        parts += ["### Predicting the class: other classifiers on the same states", CLASSIFIERS_OF_CLASSES]
+        parts.append(_compared(found["which_class"], own))
+    else:
+        own = [("the router", found["end"]["routing"], found["validation"]["routing"])]
+        parts += ["### Predicting the task: other classifiers on the same states", CLASSIFIERS_OF_TASKS]
+        parts.append(_compared(found["which_task"], own))
+    parts += ["### What each part contributes", _ablation(found["ablation"])]
+    if part == "classes":
+        official = result.out_of_scope
+        said = UNKNOWN_CLASSES
+        if official is not None:
+            said += f" The texts out of scope are {official['rows']} official ones (digest {official['digest']})."
+        parts += ["### Rows of no task", said, *_unknown(found["ablation"], found["stored"])]
+    if part == "long":
+        rows = found["classic"]
+        parts += ["### Rows of tasks that were never learned", UNKNOWN_CLASSIC, *_unknown(rows, found["stored"])]
+    return parts
+
+
+def _orders(found: dict[str, Any]) -> list[str]:
+    orders, size = found["orders"], len(found["tasks"])
+    counts = [count for count in range(2, size + 1) if size <= 5 or count in (2, size // 2, size)]
     rows = [
         [
             str(number),
             ", ".join(order["tasks"]),
-            *(percent(_routing_after(order, count)) for count in range(2, len(order["tasks"]))),
-            percent(order["routing_accuracy"]),
+            *(percent(_routing_after(order, count)) for count in counts),
             percent(order["accuracy"]),
             points(order["routing_loss"]),
             percent(order["average_incremental_accuracy"]),
         ]
-        for number, order in enumerate(found["orders"], 1)
+        for number, order in enumerate(orders, 1)
     ]
-    after = [f"routing after {count}" for count in range(2, len(found["tasks"]) + 1)]
-    header = ["order", "tasks", *after, "accuracy", "routing loss", "average incremental accuracy"]
-    last = {(order["routing_accuracy"], order["accuracy"]) for order in found["orders"]}
+    header = ["order", "tasks", *(f"routed after {count}" for count in counts)]
+    header += ["accuracy", "routing loss", "average incremental accuracy"]
+    equal = "identically, bit for bit" if found["equal_bit_for_bit"] else "**differently**"
+    same = len({(order["routing_accuracy"], order["accuracy"]) for order in orders}) == 1
+    last = (
+        "accuracy and routing accuracy have a variance of exactly 0 over the orders."
+        if same
+        else "**the numbers differ.**"
+    )
     return [
-        f"## {TITLES['classic']}",
-        _end(found),
-        "### By task",
-        _by_task(found),
-        "### Which task rows are routed to",
-        _confusion(found),
-        "### Three orders",
-        "Nothing is learned again, since a bank does not depend on the order. After each task, the router is built from the "
-        "routing statistics of the tasks so far. Accuracies are those of `nearest`.",
         grid(header, rows),
-        f"After all five tasks, the routers of all orders score every test row {equal}; "
-        + (
-            "accuracy and routing accuracy have a variance of exactly 0 over the orders."
-            if len(last) == 1
-            else "**the numbers differ.**"
-        ),
-        "### Predicting the task: other classifiers on the same states",
-        _compared(found["which_task"]),
-        "### With the confidence of banks",
-        _with_banks(found["with_banks"]),
+        f"After all tasks, the routers of all orders score every test row {equal}; {last}",
     ]
+
+
+def _ablation(found: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        [
+            *_variant(row),
+            f"{row['bytes']['mean'] / 1000:.0f}",
+            percent(row["routing"]),
+            *(percent(value) for value in row["correct"].values()),
+            *(share(value) for value in row["log_loss"].values()),
+            *(percent(value) for value in row["mean_probability"].values()),
+        ]
+        for row in found
+    ]
+    header = ["statistics", "layers", "kB per task", "routed"]
+    header += [f"correct, weight {weight}" for weight in found[0]["correct"]]
+    header += [f"log-loss, {confidence}" for confidence in found[0]["log_loss"]]
+    header += [f"probability, {confidence}" for confidence in found[0]["mean_probability"]]
+    return grid(header, rows)
+
+
+def _unknown(found: Sequence[dict[str, Any]], form: str) -> list[str]:
+    measured = [row for row in found if "unknown" in row]
+    tables = []
+    for group in measured[0]["unknown"]["states"]:
+        rows = []
+        for row in measured:
+            for evidence, groups in row["unknown"].items():
+                own = groups[group]
+                exact, calibrated = own["exact"].values(), own["calibrated"].values()
+                rows.append(
+                    [
+                        *_variant(row),
+                        EVIDENCE[evidence],
+                        share(own["auroc"]),
+                        *(percent(each["found"]) for each in exact),
+                        *(f"{percent(each['rejected'])}, {percent(each['found'])}" for each in calibrated),
+                    ]
+                )
+        header = ["statistics", "layers", "distance in", "AUROC", "found at 1 %", "found at 5 %"]
+        header += ["rejected, found at limit 0.01", "rejected, found at limit 0.05"]
+        tables += [f"{group[0].upper()}{group[1:]}, {measured[0]['unknown']['states'][group]['rows']} rows:"]
+        tables += [grid(header, rows)]
+    first, own = of_form(found, "first")["unknown"]["states"], of_form(found, form)["unknown"]["both"]
+    rows = [
+        [
+            source,
+            *(share(each["auroc"]) for each in (before, own[group]["by_source"][source])),
+            *(percent(each["found"]) for each in (before, own[group]["by_source"][source])),
+        ]
+        for group in own
+        for source, before in first[group]["by_source"].items()
+    ]
+    header = ["rows of", "AUROC, first format", f"AUROC, {form}", "found at limit 0.01, first format"]
+    tables += ["By source:", grid([*header, f"found at limit 0.01, {form}"], rows)]
+    return tables
+
+
+def _variant(row: dict[str, Any]) -> list[str]:
+    columns = "" if row["columns"] is None else f", {row['columns']} columns"
+    return [FORMS[row["form"]] + columns, _layers(row["layers"])]
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return " ".join(map(str, layers))
 
 
 def _models(result: Result, classic: Result | None) -> list[str]:
@@ -94,57 +218,8 @@ def _models(result: Result, classic: Result | None) -> list[str]:
         "All weights of the backbone are trained, with one head per task, on the same rows for the same number of epochs; "
         f"the task of each row is given. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} at "
         "which joint training has the best validation score. *Loss* is the mean of the scores right after each task was "
-        "learned, minus the mean at the end.",
+        "learned, minus the mean at the end. " + MODELS,
         grid(["", "mean test score at the end", "loss"], rows),
-    ]
-
-
-def _long(result: Result) -> list[str]:
-    found = result.found
-    unknown = found["unknown"]
-    named = [
-        [name, percent(unknown["rejected"][name]), f"{value:.3f}"] for name, value in sorted(unknown["by_task"].items())
-    ]
-    return [
-        f"## {TITLES['long']}",
-        _end(found),
-        "### By task",
-        _by_task(found),
-        "### Which task rows are routed to",
-        _confusion(found),
-        "### Predicting the task: other classifiers on the same states",
-        "Here and above, a row is compared only with tasks that take rows of its type: a text, or a pair of texts.",
-        _compared(found["which_task"]),
-        "### Rows of tasks that were never learned",
-        f"Test rows of the other tasks, sent to a router that knows the classic five. AUROC of the distance relative to the "
-        f"threshold: {unknown['auroc']:.3f} for tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are "
-        f"pairs, which a run without tasks on pairs refuses; with their first texts as rows, AUROC is "
-        f"{unknown['auroc_with_first_texts']:.3f}. Of the test rows of the five tasks, "
-        f"{percent(unknown['rejected_of_learned'])} are rejected.",
-        grid(["rows of", "rejected", "AUROC"], named),
-    ]
-
-
-def _classes(result: Result) -> list[str]:
-    found = result.found
-    end = found["end"]
-    return [
-        f"## {TITLES['classes']}",
-        _end(found),
-        f"Over all rows, whatever their task, {percent(end['accuracy_of_all_rows'])} are correct. Average incremental "
-        f"accuracy (Rebuffi et al. 2017): {percent(end['average_incremental_accuracy'])}.",
-        "### By task",
-        _by_task(found),
-        "### Predicting the class: other classifiers on the same states",
-        "Share of all test rows with the correct class. The first line is the run end to end: the router finds the task, and "
-        "the task's bank finds the class. All others choose among the 150 classes without any bank.",
-        _compared(
-            found["which_class"], ("router and banks", end["accuracy_of_all_rows"], found["validation"]["nearest"])
-        ),
-        "### Predicting the task: other discriminants",
-        _compared(found["which_task"]),
-        "### With the confidence of banks",
-        _with_banks(found["with_banks"]),
     ]
 
 
@@ -199,8 +274,8 @@ def _confusion(found: dict[str, Any]) -> str:
     return grid(["rows of", *names], rows)
 
 
-def _compared(found: dict[str, Any], first: tuple[str, float, float] | None = None) -> str:
-    rows = [] if first is None else [[first[0], percent(first[1]), percent(first[2]), "-"]]
+def _compared(found: dict[str, Any], first: Sequence[tuple[str, float, float]]) -> str:
+    rows = [[name, percent(test), percent(validation), "-"] for name, test, validation in first]
     rows += [
         [
             METHODS[name],
@@ -218,27 +293,6 @@ def _setting(setting: dict[str, float]) -> str:
     words = [f"{name} {value:g}" for name, value in setting.items() if name != "standardised"]
     words += ["standardised"] if setting.get("standardised") else []
     return ", ".join(words) or "-"
-
-
-def _with_banks(found: dict[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            percent(found[key]["without"]),
-            percent(found[key]["with"]),
-            points(found[key]["with"] - found[key]["without"]),
-            ", ".join(f"{weight:g}" for weight in found[key]["weights"]),
-        ]
-        for name, key in (("routed to their task", "routing"), ("correct", "accuracy"))
-    ]
-    return "\n\n".join(
-        [
-            f"Tried once, on the {found['routing']['rows']} validation rows only; not part of the library. The "
-            f"{found['candidates']} most probable tasks are scored by log p(task) + w log max p(label | bank of the task), "
-            "with w chosen on one half of the rows and evaluated on the other, and vice versa.",
-            grid(["share of rows", "router", "router and banks", "gain", "w"], rows),
-        ]
-    )
 
 
 def _routing_after(order: dict[str, Any], count: int) -> float:

@@ -14,8 +14,8 @@ from experiments.benchmarks.machine import Machine, describe, versions
 from experiments.routing.streams import SEED
 from experiments.studies.learning import plain
 
-Part = Literal["classic", "classes", "long", "models"]
-PARTS: tuple[Part, ...] = ("classic", "classes", "long", "models")
+Part = Literal["classic", "classes", "long", "joint", "models"]
+PARTS: tuple[Part, ...] = ("classic", "classes", "long", "joint", "models")
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
@@ -39,6 +39,8 @@ class Result(StrictModel):
     settings: dict[str, Any]
     data: dict[str, str]
     """Digest of every task's rows."""
+    out_of_scope: dict[str, Any] | None = None
+    """Number of rows that belong to no task and were given in a file, and its digest."""
     found: dict[str, Any]
     """Shares of rows, 0 to 1, and counts."""
 
@@ -59,6 +61,7 @@ def made(
     settings: dict[str, Any],
     data: dict[str, str],
     command: str,
+    out_of_scope: dict[str, Any] | None = None,
 ) -> Result:
     """Return a result with its circumstances; ``at`` is what `commit` returned when the command began."""
     return Result(
@@ -73,6 +76,7 @@ def made(
         seed=SEED,
         settings=settings,
         data=data,
+        out_of_scope=out_of_scope,
         found=plain(found),
     )
 

@@ -1,85 +1,118 @@
-"""Routing from stored statistics alone: after every task, in any order, without learning anything again.
+"""Routing from statistics alone: after every task, in any order, without learning anything again.
 
-Shape suffixes: N rows, T tasks, F features that the router reads per row.
+Shape suffixes: N rows, T tasks, C labels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.report.routed_results import RoutedResults, routed_results
-from continual_petl.router.discriminant import KNOWN, Router
-from continual_petl.router.sums import QUANTILES, TaskSums, sums_of
+from continual_petl.router.discriminant import Router
 from continual_petl.router.totals import Totals
 from continual_petl.store.ledger.lines import RoutedCell
-from experiments.routing.read import Array, Split, TaskRows
+from experiments.routing.read import Array, Rows, TaskRows
+from experiments.routing.statistics import Sums
 
 
-def router_of(tasks: Sequence[TaskRows]) -> Router:
-    """Return the router over some tasks, in the given order."""
-    return router_from({task.name: task.sums for task in tasks})
-
-
-def router_from(sums: Mapping[str, TaskSums]) -> Router:
-    """Return the router built from the statistics of some tasks."""
-    totals = Totals()
-    for name, own in sums.items():
-        totals.add(name, name, own)
-    return Router(totals, sums.__getitem__)
-
-
-def one_mean(task: TaskRows) -> TaskSums:
-    """Return the statistics of a task without its labels: one mean, and the covariance around it."""
-    train, held_out = task.splits["train"], task.splits["validation"]
-    return sums_of(train.states_NF, task.sums.layers, held_out.states_NF)
-
-
-def scores_of(router: Router, tasks: Sequence[TaskRows], states_NF: Array, pair: bool) -> Array:
-    """Return the score of each task, ``(N, T)`` in the order of ``tasks``; tasks that do not take such rows have -inf."""
-    columns = [router.tasks.index(task.name) for task in tasks]
-    scores_NT = router.scores(states_NF)[:, columns]
-    scores_NT[:, [task.pair != pair for task in tasks]] = -np.inf
-    return scores_NT
-
-
-def nearness(tasks: Sequence[TaskRows], states_NF: Array, chosen_N: NDArray[np.intp]) -> Array:
-    """Return each row's distance from its chosen task, divided by the task's threshold; above 1, the row is unknown."""
-    found_N = np.zeros(len(states_NF))
-    for number in np.unique(chosen_N):
-        own = tasks[number].sums
-        which_N = chosen_N == number
-        threshold = np.interp(KNOWN, QUANTILES, own.distances_Q)
-        found_N[which_N] = own.distances(states_NF[which_N], tasks[number].precision_FF) / threshold
-    return found_N
-
-
-def cells_after(
-    tasks: Sequence[TaskRows], by_label: bool, split: str = "test", distances: bool = True
-) -> dict[str, RoutedCell]:
-    """Return how the rows of all given tasks are routed by a router that knows these tasks.
+class Routes:
+    """Where the rows of tasks go, and what they get there.
 
     Args:
-        tasks: the tasks, in the order they were learned.
-        by_label: whether a row counts as correct if its label is correct, whatever its task.
-        split: name of the split to route.
-        distances: whether to look for unknown rows, which takes longer than finding the tasks.
+        tasks: the tasks that the router knows, in the order they were learned.
+        sums: their routing statistics.
+        by_label: whether a row counts as correct if its label is correct, whatever its task (``protocol: class``).
     """
-    router, cells = router_of(tasks), {}
-    for number, task in enumerate(tasks):
+
+    def __init__(self, tasks: Sequence[TaskRows], sums: Sums, by_label: bool) -> None:
+        totals = Totals()
+        for task in tasks:
+            totals.add(task.name, task.name, sums[task.name])
+        self.tasks, self.sums, self.by_label = tasks, sums, by_label
+        self.router = Router(totals, sums.__getitem__)
+        self.layers = self.router.layers
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        return [self.router.tasks.index(task.name) for task in self.tasks]
+
+    def scores(self, rows: Rows) -> Array:
+        """Return the score of each task, ``(N, T)`` in the order of `tasks`; tasks that do not take such rows have -inf."""
+        scores_NT = self.router.scores(rows.features(self.layers))[:, self._columns]
+        scores_NT[:, [task.pair != rows.pair for task in self.tasks]] = -np.inf
+        return scores_NT
+
+    def chosen(self, rows: Rows) -> NDArray[np.intp]:
+        """Return the index of each row's most probable task."""
+        chosen_N: NDArray[np.intp] = self.scores(rows).argmax(1)
+        return chosen_N
+
+    def shares(self, rows: Rows, chosen_N: NDArray[np.intp]) -> Array:
+        """Return the share of the chosen task's own rows that are at least as far away, as the product computes it."""
+        found_N = np.zeros(len(chosen_N))
+        for number in np.unique(chosen_N):
+            which_N, name = np.flatnonzero(chosen_N == number), self.tasks[number].name
+            own = self.sums[name]
+            vectors_ND = None if own.features is None else rows.vectors(name, which_N)
+            found_N[which_N] = own.shares(rows.features(self.layers)[which_N], vectors_ND, 0.0)[0]
+        return found_N
+
+    def limits(self, chosen_N: NDArray[np.intp]) -> Array:
+        """Return the limit of the chosen tasks, below which a row is unknown."""
+        return np.array([self.sums[self.tasks[number].name].reject for number in chosen_N])
+
+    def right(
+        self, task: TaskRows, rows: Rows, chosen_N: NDArray[np.intp], weight: float | None = None
+    ) -> NDArray[np.bool_]:
+        """Return which rows of a task get the correct label.
+
+        Args:
+            task: the task that the rows belong to.
+            rows: its rows.
+            chosen_N: the task that predicts each of them.
+            weight: by how much the frozen states count beside the bank; None for what the statistics say.
+        """
+        right_N = np.zeros(len(chosen_N), dtype=bool)
+        for number in np.unique(chosen_N):
+            other, which_N = self.tasks[number], np.flatnonzero(chosen_N == number)
+            if not other.labels or not (self.by_label or other is task):
+                continue
+            own = self.sums[other.name]
+            log_NC = rows.log_shares(other.name, which_N)
+            share = own.label_weight if weight is None else weight
+            if share and len(own.counts_C) == len(other.labels):
+                log_NC = log_NC + share * self.router.label_scores(rows.features(self.layers)[which_N], other.name)
+            right_N[which_N] = [
+                other.labels[label] == rows.labels[row]
+                for label, row in zip(log_NC.argmax(1).tolist(), which_N.tolist(), strict=True)
+            ]
+        return right_N
+
+    def cells(self, split: str = "test", distances: bool = True) -> dict[str, RoutedCell]:
+        """Return how the rows of all tasks are routed.
+
+        Args:
+            split: name of the split to route.
+            distances: whether to look for unknown rows, which takes longer than finding the tasks.
+        """
+        return {task.name: self._cell(number, task, split, distances) for number, task in enumerate(self.tasks)}
+
+    def _cell(self, number: int, task: TaskRows, split: str, distances: bool) -> RoutedCell:
         rows = task.splits[split]
-        chosen_N = scores_of(router, tasks, rows.states_NF, task.pair).argmax(1)
+        chosen_N = self.chosen(rows)
         known_N = np.ones(len(chosen_N), dtype=bool)
         if distances:
-            known_N = nearness(tasks, rows.states_NF, chosen_N) <= 1
+            known_N = self.shares(rows, chosen_N) >= self.limits(chosen_N)
         own_N = chosen_N == number
-        right_N = _right(rows, tasks, chosen_N, own_N, by_label) if task.graded else None
-        counts = Counter(tasks[chosen].name for chosen in chosen_N)
-        cells[task.name] = RoutedCell(
+        right_N = self.right(task, rows, chosen_N) if task.labels else None
+        counts = Counter(self.tasks[chosen].name for chosen in chosen_N)
+        return RoutedCell(
             task=task.name,
             index=number,
             split="test" if split == "test" else "validation",
@@ -90,27 +123,11 @@ def cells_after(
             correct_own=None if right_N is None else int((right_N & own_N).sum()),
             correct_known=None if right_N is None else int((right_N & known_N).sum()),
         )
-    return cells
 
 
-def _right(
-    rows: Split, tasks: Sequence[TaskRows], chosen_N: NDArray[np.intp], own_N: NDArray[np.bool_], by_label: bool
-) -> NDArray[np.bool_]:
-    asked = [
-        rows.answers[tasks[chosen].name] if by_label or own else None
-        for chosen, own in zip(chosen_N, own_N, strict=True)
-    ]
-    return np.array(
-        [
-            found is not None and found.values[row] == label
-            for row, (found, label) in enumerate(zip(asked, rows.labels, strict=True))
-        ]
-    )
-
-
-def in_order(tasks: Sequence[TaskRows], by_label: bool, distances: bool = True) -> RoutedResults:
+def in_order(tasks: Sequence[TaskRows], sums: Sums, by_label: bool, distances: bool = False) -> RoutedResults:
     """Return the routed result matrix for tasks that are learned in this order."""
-    rows = [cells_after(tasks[:count], by_label, distances=distances) for count in range(1, len(tasks) + 1)]
+    rows = [Routes(tasks[:count], sums, by_label).cells(distances=distances) for count in range(1, len(tasks) + 1)]
     found = routed_results([task.name for task in tasks], rows)
     assert found is not None
     return found
@@ -127,10 +144,10 @@ def _counts(row: Mapping[str, RoutedCell]) -> dict[str, Any]:
     return {task: cell.model_dump(exclude={"index"}) for task, cell in row.items()}
 
 
-def equal_bit_for_bit(orders: Sequence[Sequence[TaskRows]]) -> bool:
+def equal_bit_for_bit(orders: Sequence[Sequence[TaskRows]], sums: Sums) -> bool:
     """Return whether the routers of the same tasks in several orders give all test rows the same scores, bit for bit."""
-    routers = [router_of(tasks) for tasks in orders]
-    states_NF = np.concatenate([task.splits["test"].states_NF for task in orders[0]])
+    routers = [Routes(tasks, sums, by_label=False).router for tasks in orders]
+    states_NF = np.concatenate([task.splits["test"].features(routers[0].layers) for task in orders[0]])
     first_NT = routers[0].scores(states_NF)
     return all(router.tasks == routers[0].tasks for router in routers) and all(
         np.array_equal(router.scores(states_NF), first_NT) for router in routers[1:]

@@ -11,13 +11,18 @@ import lightning as L
 from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
+from continual_petl.predictor.records import Row
+from continual_petl.streams.preparation.prepare import check_again
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.stream import TaskStream
 from experiments.studies.learning import QUIET
 from experiments.studies.trial import TASKS
 
 SEED = 13
 CLASSIC = ("agnews", "yelp", "amazon", "dbpedia", "yahoo")
+TEXTS = ("trec", "cola", "sst2", *CLASSIC)
+"""Tasks on single texts whose rows are foreign to CLINC150."""
 LONG = (*CLASSIC, "clinc150", "trec", "sst2", "cola", "rte", "mrpc", "stsb")
 ORDERS = (CLASSIC, ("dbpedia", "yahoo", "agnews", "amazon", "yelp"), ("yelp", "yahoo", "amazon", "dbpedia", "agnews"))
 """Orders of the classic five tasks: the stream's own, and two of the usual ones (de Masson d'Autume et al. 2019)."""
@@ -30,6 +35,7 @@ class Scale:
     """The size of the study: backbone, rows, epochs, features."""
 
     backbone: str = "minilm"
+    precision: str = "auto"
     max_length: int = 128
     limits: tuple[int, int, int] | None = (500, 200, 300)
     """Maximum train, validation and test rows of each task of the long stream."""
@@ -37,27 +43,38 @@ class Scale:
     class_length: int = 64
     class_epochs: int = 15
     classes_per_task: int = 15
+    foreign: int = 100
+    """Maximum test rows of each other task that are sent to the router of CLINC150."""
     features: int = 10_000
     """Maximum number of random features for RanPAC; half of KLDA's are cosines and half are sines."""
 
 
 def long_stream(data: Path, scale: Scale, tasks: tuple[str, ...]) -> TaskStream:
     """Return a stream of the given tasks of the long stream; a task's bank does not depend on the other tasks."""
-    tree = _tree("long", data, scale.backbone, scale.max_length, scale.epochs)
+    tree = _tree("long", data, scale, scale.max_length, scale.epochs)
     return _stream(tree | {"tasks": [_entry(name, data, scale) for name in tasks]})
 
 
-def class_stream(data: Path, scale: Scale) -> TaskStream:
-    """Return CLINC150, split into tasks by class."""
-    tree = _tree("classes", data, scale.backbone, scale.class_length, scale.class_epochs)
-    entry = {
+def class_stream(data: Path, scale: Scale, *, split: bool = True) -> TaskStream:
+    """Return CLINC150, split into tasks by class, or as one task with all classes."""
+    tree = _tree("classes", data, scale, scale.class_length, scale.class_epochs)
+    entry: dict[str, Any] = {
         "name": "clinc150",
         "kind": "classification",
         "data": "clinc150",
         "labels": "clinc150/labels.json",
-        "split": {"classes_per_task": scale.classes_per_task, "seed": 0},
     }
+    if not split:
+        return _stream(tree | {"tasks": [entry]})
+    entry["split"] = {"classes_per_task": scale.classes_per_task, "seed": 0}
     return _stream(tree | {"protocol": "class", "tasks": [entry]})
+
+
+def foreign_texts(data: Path, scale: Scale, name: str) -> list[Row]:
+    """Return the first test rows of a task of the long stream."""
+    stream = long_stream(data, scale, (name,))
+    labels = read_label_names(data / name / "labels.json")
+    return list(check_again(stream.spec, stream[name], labels=labels).inputs[: scale.foreign])
 
 
 def learned(stream: TaskStream, folder: Path) -> Run:
@@ -66,16 +83,15 @@ def learned(stream: TaskStream, folder: Path) -> Run:
     return learn(stream, folder, trainer=QUIET, progress=False)
 
 
-def _tree(name: str, data: Path, backbone: str, max_length: int, epochs: int) -> dict[str, Any]:
+def _tree(name: str, data: Path, scale: Scale, max_length: int, epochs: int) -> dict[str, Any]:
     return {
         "name": name,
         "seed": SEED,
         "defaults": 2,  # the rows of the committed results
         "data_dir": str(data.resolve()),
-        "backbone": {"name": backbone, "max_length": max_length},
+        "backbone": {"name": scale.backbone, "max_length": max_length},
         "bank": "houlsby",
-        "routing": "full",
-        "training": {"epochs": epochs, "checkpoint_every": FAR},
+        "training": {"epochs": epochs, "precision": scale.precision, "checkpoint_every": FAR},
     }
 
 

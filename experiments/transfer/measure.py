@@ -15,7 +15,7 @@ import lightning as L
 from continual_petl.engine.commands import learn
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
-from continual_petl.engine.start_from import comparable_sums, decide_start, is_whole
+from continual_petl.engine.start_from import decide_start, is_whole
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.router.totals import totals_of
 from continual_petl.store.certificate.certificate import Certificate
@@ -142,7 +142,7 @@ def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
     run = TaskRun.begin(session, stream.spec.tasks[-1])
     make_folder(run.folder)
     began = time.perf_counter()
-    comparable_sums(run, totals_of(session.store))
+    run.rows_read(totals_of(session.store).layers)
     ranked = time.perf_counter()
     start = decide_start(run)
     assert start is not None

@@ -46,9 +46,10 @@ from continual_petl.streams.schema.kind_options import (
     idle,
 )
 from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
+from continual_petl.streams.schema.routing_spec import ResolvedRouting as ResolvedRouting
+from continual_petl.streams.schema.routing_spec import RoutingSpec as RoutingSpec
 from continual_petl.streams.schema.split_spec import SplitSpec as SplitSpec
 from continual_petl.streams.schema.task_spec import Probe as Probe
-from continual_petl.streams.schema.task_spec import Routing as Routing
 from continual_petl.streams.schema.task_spec import TaskSpec as TaskSpec
 from continual_petl.streams.schema.training_spec import Int
 from continual_petl.streams.schema.training_spec import ResolvedTraining as ResolvedTraining
@@ -87,9 +88,9 @@ class StreamSpec(UserSpec):
     """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that
     the certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
     read."""
-    routing: Routing = "full"
-    """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and
-    covariance of its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
+    routing: RoutingSpec = RoutingSpec()
+    """The data that each task stores, so that rows can be predicted without a task's name (auto, compact, full, small, off),
+    and the limit below which such a row is unknown (reject)."""
     protocol: Protocol = "task"
     """How rows without a task name are evaluated, and which tasks are allowed. task: any tasks; the right task must be found,
     and its prediction must be correct. class: classifications of text or images, with each label in one task only; domain:
@@ -161,9 +162,14 @@ class StreamSpec(UserSpec):
         """Return the probe setting of ``task``."""
         return self.probe if task.probe is None else task.probe
 
-    def resolved_routing(self, task: TaskSpec) -> Routing:
-        """Return the routing setting of ``task``."""
-        return self.routing if task.routing is None else task.routing
+    def resolved_routing(self, task: TaskSpec) -> ResolvedRouting:
+        """Return the routing setting of ``task``, never auto."""
+        routing = (task.routing and task.routing.statistics) or self.routing.statistics
+        return ("full" if self.protocol == "class" else "compact") if routing == "auto" else routing
+
+    def resolved_reject(self, task: TaskSpec) -> float:
+        """Return the limit below which rows of ``task`` are unknown, unless whoever asks gives another one."""
+        return (task.routing and task.routing.reject) or self.routing.reject
 
     def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
         """Return the data of ``task`` with relative paths resolved against `data_dir`."""

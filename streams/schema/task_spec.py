@@ -36,13 +36,13 @@ from continual_petl.streams.schema.kind_options import (
 )
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.option_columns import names_of
+from continual_petl.streams.schema.routing_spec import TaskRoutingSpec
 from continual_petl.streams.schema.split_spec import SplitSpec
 from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride
 
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
-Routing = Literal["full", "small", "off"]
 _USED_BY = {
     "labels": "has_labels",
     "all_labels": "has_one_label",
@@ -115,8 +115,9 @@ class TaskSpec(UserSpec):
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
     """The inputs of this task's certificate; null means the stream's setting."""
-    routing: Literal["off"] | None = None
-    """off: no data is stored for recognising rows of this task; null means the stream's setting."""
+    routing: TaskRoutingSpec | None = None
+    """off: no data is stored for recognising rows of this task. {reject: 0.05}: the limit below which its rows are unknown.
+    null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
     """How many rows of each split to use, and how large files may be."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1

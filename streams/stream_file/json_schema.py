@@ -53,6 +53,15 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
         "description": backbone.pop("description"),
         "anyOf": [{"minLength": 1, "type": "string"}, backbone],
     }
+    for name in ("RoutingSpec", "TaskRoutingSpec"):
+        routing = definitions[name]
+        statistics = routing["properties"]["statistics"]
+        bare = statistics.get("anyOf", [statistics])[0]
+        words = bare.get("enum") or [bare["const"]]
+        definitions[name] = {
+            "description": routing.pop("description"),
+            "anyOf": [{"enum": words, "type": "string"}, routing],
+        }
     task = definitions["TaskSpec"]["properties"]
     task["kind_settings"]["anyOf"][0] = {
         "type": "object",
@@ -64,6 +73,7 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
     for override in definitions["TrainingOverride"]["properties"].values():
         del override["default"]  # the stream's setting applies to omitted keys
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset
+    schema["properties"]["routing"]["default"] = StreamSpec.model_fields["routing"].default.statistics
     for holder in (schema["properties"], task):
         for node in holder.values():
             if "$ref" in node and node["$ref"].endswith(

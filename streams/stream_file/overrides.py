@@ -21,7 +21,7 @@ from continual_petl.streams.stream_file.size_limits import MAX_DEPTH
 from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
-_BARE = {"backbone": "name", "bank": "preset"}
+_BARE = {"backbone": "name", "bank": "preset", "routing": "statistics"}
 """Keys whose value may be a bare name, and the key below them that the name sets."""
 _DEFAULTS = {"bank": {"preset": "houlsby"}}
 

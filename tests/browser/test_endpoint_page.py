@@ -46,6 +46,15 @@ def test_text_is_predicted_on_the_page(browser: Browser, learned: Path, address:
         page.get_by_label("Text", exact=True).fill(text)
         page.get_by_role("button", name="Predict").click()
         page.get_by_role("row", name="task").first.wait_for()  # the run finds the task, or reports that it is unknown
+        page.get_by_role("row", name="known").first.wait_for()
+        page.get_by_label("Limit").fill("often")
+        page.get_by_role("button", name="Predict").click()
+        page.get_by_role("alert").filter(has_text="reject: it is 'often'; give a number above 0 and below 1").wait_for()
+        opened.wrong.clear()  # the browser itself logs the status 422
+        for limit, answered in (("0.999999", False), ("never", True)):
+            page.get_by_label("Limit").fill(limit)
+            page.get_by_role("button", name="Predict").click()
+            page.get_by_role("row", name="answer" if answered else "nearest task").first.wait_for()
 
         page.get_by_label("Task", exact=True).select_option(value="one")
         page.get_by_role("button", name="Predict").click()

@@ -69,6 +69,7 @@ def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run,
     assert [step for step, _ in logger.points("run/tasks")] == [4, 8, 12]
     assert logger.points("score/one") == [(4 * (i + 1), float(results.R[i, 0])) for i in range(3)]
     assert [value for _, value in logger.points("growth/bytes")] == [float(row.cumulative_bytes) for row in growth]
+    assert logger.points("growth/routing_bytes")[-1][1] == growth[-1].cumulative_routing_bytes > 0
     assert logger.points("growth/parameters")[-1][1] == growth[-1].stored
     assert logger.points("seconds/train")[-1] == (12, results.seconds["three"]["train"])
     assert not [value for _, row in logger.rows for value in row.values() if not math.isfinite(value)]

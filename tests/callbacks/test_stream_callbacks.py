@@ -117,6 +117,9 @@ def test_parameter_growth_matches_a_manual_count(backbone_folder: Folder, tmp_pa
     sizes = [sum(p.stat().st_size for p in (tmp_path / "run" / "banks" / row.task).iterdir()) for row in rows]
     assert [row.num_bytes for row in rows] == sizes
     assert [row.cumulative_bytes for row in rows] == [sizes[0], sizes[0] + sizes[1], sum(sizes)]
+    routing = [(tmp_path / "run" / "banks" / row.task / "router.safetensors").stat().st_size for row in rows]
+    assert [row.routing_bytes for row in rows] == routing
+    assert [row.cumulative_routing_bytes for row in rows] == [routing[0], routing[0] + routing[1], sum(routing)]
     assert run.growth == rows
     other = tmp_path / "other"
     learn(stream(backbone_folder(), [task("houlsby", num_rows=16, bank="probe")], training=QUICK), other)

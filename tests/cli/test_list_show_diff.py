@@ -48,6 +48,9 @@ def test_list_fits_into_80_columns(runs: Path, capsys: Any) -> None:
     assert lines[-1].startswith("errors in the unit of the targets")
     assert main(["list", str(runs / "one"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    routing = [(runs / "one" / "banks" / each["task"] / "router.safetensors").stat().st_size for each in found]
+    assert [each["routing_bytes"] for each in found] == routing
+    assert lines[-3].endswith(f"({megabytes(sum(routing))} of them for routing) on disk")
     assert [(each["task"], each["kind"]) for each in found][2] == ("number", "regression")
     assert found[0]["bank"].startswith("houlsby: bottleneck on attention (4)")
     assert (found[0]["preset"], found[0]["short"]) == ("houlsby", "houlsby 4")
@@ -181,6 +184,9 @@ def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
         assert fragment in shown
     assert main(["show", str(runs / "one"), "both", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    sizes = {path.name: path.stat().st_size for path in (runs / "one" / "banks" / "both").iterdir()}
+    assert (found["bytes"], found["routing_bytes"]) == (sum(sizes.values()), sizes["router.safetensors"])
+    assert f"{found['bytes']:,} bytes, {found['routing_bytes']:,} of them for routing" in shown
     assert found["seconds"]["train"] > 0
     assert found["history"]["task"] == "both"
     assert found["tensors"] == certificate["tensors"]
@@ -241,7 +247,9 @@ def test_non_finite_losses_are_shown(runs: Path) -> None:
     curve = history.curve.model_copy(update={"losses": (first, last)})
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(task_facts(store.certificate("both"), history.model_copy(update={"curve": curve}), 1, {}, None))
+        console.print(
+            task_facts(store.certificate("both"), history.model_copy(update={"curve": curve}), 1, 0, {}, None)
+        )
     assert f"{first.loss:.4f} to not finite in {last.step} steps" in shown.get()
 
 

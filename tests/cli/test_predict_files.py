@@ -299,7 +299,7 @@ def test_standard_input_is_utf_8_with_any_line_end(
 
 @pytest.mark.parametrize("named", [True, False])
 def test_formulas_in_csv_are_escaped_unless_raw(run: Path, tmp_path: Path, named: bool) -> None:
-    source, task = tmp_path / "rows.csv", ["--task", "yesno"] if named else ["--unknown", "nearest"]
+    source, task = tmp_path / "rows.csv", ["--task", "yesno"] if named else ["--reject", "never"]
     write(source, [{"text": "=w1", "@note": "-2+3", "share": "-0.5"}])
     for raw, begin in ((["--raw-csv"], ""), ([], "'")):
         target = tmp_path / f"answers{len(raw)}.csv"
@@ -438,7 +438,7 @@ def test_a_row_of_words_in_a_json_file_is_one_row(
     assert len(json.loads(capsys.readouterr().out)) == 3
 
 
-@pytest.mark.parametrize("named", [["--task", "yesno"], ["--unknown", "nearest"]])
+@pytest.mark.parametrize("named", [["--task", "yesno"], ["--reject", "never"]])
 @pytest.mark.parametrize("out", [".jsonl", ".csv", ".parquet"])
 def test_dates_are_texts_to_predict_and_keep_their_type_where_they_are_copied(
     run: Path, tmp_path: Path, named: list[str], out: str
@@ -455,8 +455,8 @@ def test_dates_are_texts_to_predict_and_keep_their_type_where_they_are_copied(
     assert main(["predict", str(run), *named, "--input", str(source), "--output", str(target)]) == 0
     texts = ["2024-01-02", "2024-05-06"]
     opened = Run(run)
-    nearest = len(named) == 2 and named[0] == "--unknown"
-    predictions = opened.predict(texts, unknown="nearest") if nearest else opened.predict(texts, task="yesno")
+    nearest = len(named) == 2 and named[0] == "--reject"
+    predictions = opened.predict(texts, reject="never") if nearest else opened.predict(texts, task="yesno")
     expected = [prediction.value for prediction in predictions]
     assert [value for value, _ in read(target)] == expected
     if out == ".parquet":

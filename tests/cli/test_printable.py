@@ -74,6 +74,8 @@ def test_tables_and_problems_are_escaped() -> None:
         stored=1,
         num_bytes=1,
         cumulative_bytes=1,
+        routing_bytes=0,
+        cumulative_routing_bytes=0,
         full_copies=1,
     )
     print_report(shown, results, [growth], [check("a", f"problem {EVIL}")])

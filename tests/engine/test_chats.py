@@ -141,7 +141,7 @@ def test_a_system_message_of_a_row_is_refused_where_the_task_has_one(learned: Pa
 
 
 def test_rows_without_a_task_can_be_conversations(learned: Path) -> None:
-    answer = Run(learned).predict([[user("w3 w50"), assistant("w3 w60"), user("w10 w50")]], unknown="nearest")
+    answer = Run(learned).predict([[user("w3 w50"), assistant("w3 w60"), user("w10 w50")]], reject="never")
     assert isinstance(answer, list)
     assert answer[0].task in ("talk", "last", "every")
 
@@ -184,7 +184,7 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
             answer = client.post("/v1/predict", json={"inputs": inputs, "task": "talk"})
             assert answer.status_code == 200, answer.text
             assert {record["answer"] for record in answer.json()["predictions"]} == {wanted}
-        unnamed = client.post("/v1/predict", json={"inputs": {"messages": messages}, "unknown": "nearest"})
+        unnamed = client.post("/v1/predict", json={"inputs": {"messages": messages}, "reject": "never"})
         assert unnamed.status_code == 200, unnamed.text
         for bad, what, status in (
             ({"messages": [assistant("w1")]}, "has the role assistant, not user", 409),
@@ -204,10 +204,10 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
 def test_text_in_the_column_of_messages_is_a_conversation(learned: Path) -> None:
     """Without a task, it could otherwise be taken for a row of a task on texts."""
     run, messages = Run(learned), [user("w3 w50")]
-    (wanted,) = run.predict([{"messages": messages}], unknown="nearest")
-    assert run.predict({"messages": "w3 w50"}, unknown="nearest") == wanted
+    (wanted,) = run.predict([{"messages": messages}], reject="never")
+    assert run.predict({"messages": "w3 w50"}, reject="never") == wanted
     with TestClient(make_app(learned, ServeSettings()), base_url="http://127.0.0.1") as client:
-        body = {"inputs": {"messages": "w3 w50"}, "unknown": "nearest"}
+        body = {"inputs": {"messages": "w3 w50"}, "reject": "never"}
         (record,) = client.post("/v1/predict", json=body).json()["predictions"]
     assert (record["task"], record["answer"], record["messages"]) == (wanted.task, wanted.value, messages)
 

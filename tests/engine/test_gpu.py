@@ -77,7 +77,7 @@ def test_certificates_and_predictions_are_computed_on_the_gpu(
     assert {check.how for check in opened.verify()} == {"digests and probe, bit for bit"}
     assert opened.predict(["w1 w2", "w3"] * 2, task=["one", "two", "three", "one"])
     assert opened.predict_all("w1 w2", ["one", "two"])
-    assert opened.predict("w1 w2", unknown="nearest").task in ("one", "two", "three")
+    assert opened.predict("w1 w2", reject="never").task in ("one", "two", "three")
     assert opened.similar("one")
     assert all(parameter.device == GPU for parameter in opened.session.models.backbone_of("one").model.parameters())
 

@@ -105,7 +105,7 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     assert run.predict(PAIRS[0], task="choice").value == run.predict(PAIRS[:1], task="choice")[0].value
     both = run.predict_all(PAIRS[:2], ["choice", "validated"])
     assert [answer.value for answer in both["choice"]] == [a.value for a in run.predict(PAIRS[:2], task="choice")]
-    found: Any = run.predict(PAIRS[:1], unknown="nearest")
+    found: Any = run.predict(PAIRS[:1], reject="never")
     assert found[0].task in ("choice", "validated")
     with pytest.raises(InputError, match="task 'choice' chooses among its options, and generates no text"):
         run.generate(PAIRS[0], "choice")

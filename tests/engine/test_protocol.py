@@ -212,5 +212,5 @@ def test_images_are_split_by_label(backbone_folder: Folder, tmp_path: Path) -> N
     assert routed is not None
     assert set(routed.tasks) == {"s-01", "s-02"}
     image = np.array(images[0], dtype=np.uint8)
-    answer = run.predict(image, unknown="nearest")
+    answer = run.predict(image, reject="never")
     assert answer.task in routed.tasks

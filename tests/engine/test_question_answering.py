@@ -125,7 +125,7 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     assert run.predict(one, task="squad").value == run.predict([one], task="squad")[0].value
     both = run.predict_all([one, two], ["squad", "unsure"])
     assert [answer.value for answer in both["squad"]] == [a.value for a in run.predict([one, two], task="squad")]
-    found: Any = run.predict([one], unknown="nearest")
+    found: Any = run.predict([one], reject="never")
     assert found[0].task in ("squad", "unsure")
     assert run.similar([one])
     with pytest.raises(InputError, match="task 'squad' is a question-answering task, which"):
@@ -186,7 +186,7 @@ def test_rows_without_a_task_are_read_from_question_and_context(
     file, output = tmp_path / "rows.csv", tmp_path / "found.jsonl"
     with file.open("w", newline="") as lines:
         csv.writer(lines).writerows([("question", "context"), *pairs(0)])
-    assert main(["predict", str(learned), "--unknown", "nearest", "--input", str(file), "--output", str(output)]) == 0
+    assert main(["predict", str(learned), "--reject", "never", "--input", str(file), "--output", str(output)]) == 0
     found = [json.loads(line) for line in output.read_text().splitlines()]
     assert {record["task"] for record in found} <= {"squad", "unsure"}
     assert all(
@@ -194,11 +194,11 @@ def test_rows_without_a_task_are_read_from_question_and_context(
     )
     capsys.readouterr()
     question, context = pairs(0)[0]
-    assert main(["predict", str(learned), "--unknown", "nearest", "--json", f"{question}\t{context}"]) == 0
+    assert main(["predict", str(learned), "--reject", "never", "--json", f"{question}\t{context}"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     assert (record["question"], record["context"], record["answer"]) == (question, context, found[0]["answer"])
     output = tmp_path / "one.jsonl"
-    given = ["--unknown", "nearest", "--output", str(output.with_suffix(".csv")), f"{question}\t{context}"]
+    given = ["--reject", "never", "--output", str(output.with_suffix(".csv")), f"{question}\t{context}"]
     assert main(["predict", str(learned), *given]) == 0
     with output.with_suffix(".csv").open() as lines:
         (row,) = csv.DictReader(lines)
@@ -214,7 +214,7 @@ def test_endpoint_takes_questions_with_contexts(learned: Path) -> None:
         assert [record["start"] for record in found["predictions"]] == [answer.details["start"] for answer in answers]
         lists = client.post("/v1/predict", json={"inputs": [[*pair] for pair in pairs(0)], "task": "squad"}).json()
         assert lists == found
-        unnamed = client.post("/v1/predict", json={"inputs": inputs[:2], "unknown": "nearest"}).json()
+        unnamed = client.post("/v1/predict", json={"inputs": inputs[:2], "reject": "never"}).json()
         assert {record["task"] for record in unnamed["predictions"]} <= {"squad", "unsure"}
         refused = client.post("/v1/predict", json={"inputs": [{"question": "w1"}], "task": "squad"})
         assert refused.status_code == 422

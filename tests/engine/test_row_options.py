@@ -168,17 +168,17 @@ def test_options_of_a_file_are_read_without_a_task_name(
         csv.writer(text).writerows([("source", "options"), *((source, json.dumps(own)) for source, own in given)])
     content = text.getvalue().encode()
     file.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
-    assert main(["predict", str(learned), "--json", "--unknown", "nearest", "--input", str(file)]) == 0
+    assert main(["predict", str(learned), "--json", "--reject", "never", "--input", str(file)]) == 0
     run, records = Run(learned), json.loads(capsys.readouterr().out)
     wanted = run.predict(given, [record["task"] for record in records])
     for record, (source, own), answer in zip(records, given, wanted, strict=True):
         assert record["task"] in ("choice", "talk")
         assert (record["source" if record["task"] == "choice" else "messages"], record["options"]) == (source, own)
         assert record["answer"] == answer.value
-    named = run.predict([{"source": source, "options": own} for source, own in given], unknown="nearest")
+    named = run.predict([{"source": source, "options": own} for source, own in given], reject="never")
     assert [each.value for each in named] == [answer.value for answer in wanted]
     output = ["--output", str(tmp_path / "answers.jsonl")]
-    assert main(["predict", str(learned), "--unknown", "nearest", "--input", str(file), *output]) == 0
+    assert main(["predict", str(learned), "--reject", "never", "--input", str(file), *output]) == 0
     written = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [each["answer"] for each in written] == [answer.value for answer in wanted]
 
@@ -218,13 +218,13 @@ def test_columns_that_would_not_be_read_are_refused(
     assert main(["predict", str(learned), "--input", str(file)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     with pytest.raises(InputError, match=re.escape(message)):
-        Run(learned).predict([row], unknown="nearest")
+        Run(learned).predict([row], reject="never")
 
 
 def test_empty_columns_and_options_of_no_task_are_not_read(learned: Path, tmp_path: Path) -> None:
     run = Run(learned)
     row: dict[str, Any] = {"text": "w1 w2", "text_pair": None, "options": None, "source": ""}
-    assert run.predict([row], unknown="nearest") == run.predict(["w1 w2"], unknown="nearest")
+    assert run.predict([row], reject="never") == run.predict(["w1 w2"], reject="never")
 
 
 def test_output_without_a_task_does_not_replace_the_input(

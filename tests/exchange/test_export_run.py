@@ -101,7 +101,7 @@ def test_frame_has_a_row_for_each_task(folders: dict[str, Path]) -> None:
     run = Run(folders["bf16"])
     frame = run.to_frame()
     assert list(frame.index) == run.store.tasks
-    assert list(frame.columns) == ["kind", "bank", "metric", "score", "parameters", "bytes"]
+    assert list(frame.columns) == ["kind", "bank", "metric", "score", "parameters", "bytes", "routing_bytes"]
     certificate = run.store.certificate("one")
     assert frame.loc["one", "score"] == certificate.scores["test"].scores["accuracy"]
     assert frame.loc["one", "parameters"] == sum(certificate.parameters.values())

@@ -18,7 +18,7 @@ from tests.house import ROOT
 _SETTINGS = ServeSettings(max_rows=50, max_characters=500, max_waiting=50)
 _TEXTS = (
     {"inputs": ["w1 w2", {"text": "w3"}], "task": "TEXT"},
-    {"inputs": "w1", "unknown": "nearest", "candidates": 3},
+    {"inputs": "w1", "reject": "never", "candidates": 3},
 )
 _OTHERS = (
     {

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from continual_petl.router.discriminant import Router
-from continual_petl.router.sums import TaskSums, sums_of
+from continual_petl.router.sums import RowsRead, TaskSums, VectorsRead, first_sums_of, sums_of
 from continual_petl.router.totals import Totals
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
@@ -18,10 +18,15 @@ from tests.fuzz.target import Target
 COUNT = 8
 
 
-def _sums(seed: int) -> TaskSums:
+def _rows(seed: int) -> RowsRead:
     states_NF = np.random.default_rng(seed).normal(size=(40, 4))
     states_NF /= np.linalg.norm(states_NF, axis=1, keepdims=True)
-    return sums_of(states_NF, (1, 2), states_NF, np.arange(40) % 2)
+    return RowsRead(layers=(1, 2), train_NF=states_NF, validation_NF=states_NF, labels_N=np.arange(40) % 2)
+
+
+def _sums(seed: int) -> TaskSums:
+    vectors_ND = np.random.default_rng(seed + 9).normal(size=(40, 3))
+    return sums_of(_rows(seed), vectors=VectorsRead(train=np.arange(40), train_ND=vectors_ND, validation_ND=vectors_ND))
 
 
 def _totals() -> Totals:
@@ -55,12 +60,19 @@ def _check_sums(data: bytes) -> None:
     except Exception as error:  # the reader of safetensors files has a target of its own
         raise ValueError(str(error)) from error
     sums = TaskSums.from_arrays(arrays)
-    sums.distances(np.zeros((1, sums.means_CF.shape[1])), np.eye(sums.means_CF.shape[1]))
+    vectors_ND = None if sums.features is None else np.zeros((1, sums.features.covariance.width))
+    shares = np.concatenate(sums.shares(np.zeros((1, sums.width)), vectors_ND, 1e-5))
+    assert ((shares >= 0) & (shares <= 1)).all(), shares
 
 
 def _totals_seeds() -> list[bytes]:
     whole = _totals().to_bytes()
     return [whole[:COUNT] + whole[COUNT + 32 :]]
+
+
+def _sums_seeds() -> list[bytes]:
+    forms = (_sums(0), sums_of(_rows(0), "full"), first_sums_of(_rows(0)))
+    return [save({name: np.ascontiguousarray(value) for name, value in sums.to_arrays().items()}) for sums in forms]
 
 
 def _changed(draw: Random) -> bytes:
@@ -84,5 +96,5 @@ def _changed(draw: Random) -> bytes:
 
 ROUTER_TARGETS = (
     Target("router-totals", _check_totals, (ValueError,), _totals_seeds, json_tokens, _changed),
-    Target("router-sums", _check_sums, (ValueError,), lambda: [save(_sums(0).to_arrays())], json_tokens),
+    Target("router-sums", _check_sums, (ValueError,), _sums_seeds, json_tokens),
 )

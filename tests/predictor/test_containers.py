@@ -270,11 +270,14 @@ def test_lines_of_an_image_are_not_images(learned_runs: LearnedRuns, backbone_fo
 def test_routed_rows_and_similar_tasks(learned_runs: LearnedRuns, backbone_folder: Folder) -> None:
     tasks = [labelled_task("low"), labelled_task("high")]
     run: Any = Run(learned_runs(routed_stream(backbone_folder(), tasks)))
-    expected = run.predict(TEXTS, unknown="nearest")
+    expected = run.predict(TEXTS, reject="never")
     frame = pd.DataFrame({"text": TEXTS, "label": ["a", "b", "c"]})
     for table in (frame, frame["text"], {"text": TEXTS}, iter(TEXTS), pa.Table.from_pandas(frame), np.array(TEXTS)):
-        assert run.predict(table, unknown="nearest") == expected
-    assert run.predict(frame.iloc[0], unknown="nearest") == expected[0]
+        assert run.predict(table, reject="never") == expected
+    alone = run.predict(frame.iloc[0], reject="never")
+    assert (alone.task, alone.value) == (expected[0].task, expected[0].value)
+    assert alone.probabilities == pytest.approx(expected[0].probabilities)
+    assert alone.known == pytest.approx(expected[0].known)
     assert run.similar(frame) == run.similar(iter(TEXTS)) == run.similar(TEXTS)
     with pytest.raises(InputError, match=r"row 1: a row without a task name is read from .*; this one has 'body'"):
         run.predict(pd.DataFrame({"body": TEXTS}))

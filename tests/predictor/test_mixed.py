@@ -180,6 +180,6 @@ def test_kind_of_ones_own_encodes_its_rows_itself_beside_other_tasks(
     same(mixed[:2], whole)
     assert isinstance(every["whole"], list)
     same(every["whole"], whole)
-    found = [each for text in texts for each in run.predict([text, text.split()[-1]], unknown="nearest")]
+    found = [each for text in texts for each in run.predict([text, text.split()[-1]], reject="never")]
     assert {each.task for each in found[1::2]} == {"last"}
     same(found[1::2], run.predict([text.split()[-1] for text in texts], "last"))

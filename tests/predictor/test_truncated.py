@@ -60,6 +60,7 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
             talk = {"name": "chats", "kind": "causal-lm", "columns": {"messages": "messages"}, "data": data}
             tasks.append({**talk, **SHARES_A_ROW, "generation": {"max_new_tokens": 4}})
         own = {"name": str(path), "max_length": max_length} | ({"pooling": "mean"} if head == "none" else {})
+        tasks = [{**each, "routing": {"reject": 0.01}} for each in tasks]  # their rows are too alike to reject others
         given_stream = stream(path, tasks, backbone=own, bank=UPPER, routing="full", training={"epochs": 1})
         learned[family] = learn(given_stream, folder / family)
     return learned
@@ -124,8 +125,8 @@ def check(run: Run, draw: st.DataObject) -> None:
             alike = run.predict_all([row], ["classification", "regression", "multilabel"])
             assert {found.truncated for (found,) in alike.values()} == {truncated}
     unnamed = [row for row, name in zip(rows, tasks, strict=True) if name != "token-classification"]
-    for unknown in ("nearest", "reject"):
-        for row, found in zip(unnamed, run.predict(unnamed, unknown=unknown), strict=True):
+    for reject in ("never", None):
+        for row, found in zip(unnamed, run.predict(unnamed, reject=reject), strict=True):
             task = found.task or next(iter(found.runners_up))
             assert found.truncated == wanted(task, row, finding=found.task is None)
 
@@ -165,7 +166,7 @@ def test_a_row_of_an_unknown_task_says_if_it_was_truncated(runs: dict[str, Run])
     found, other = runs["electra"].predict(rows)
     assert (found.task, found.truncated) == (None, True), "the task is found from the first window"
     assert not other.truncated
-    found, _ = runs["electra"].predict(rows, unknown="nearest")
+    found, _ = runs["electra"].predict(rows, reject="never")
     assert (found.task, found.truncated) == ("question-answering", False)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run, learn
+from continual_petl.report.formatting import megabytes
 from continual_petl.report.page.compared_runs import differences, named, sections
 from continual_petl.report.page.parts import Table
 from continual_petl.report.read_facts import read_facts
@@ -37,6 +38,8 @@ def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Pa
         assert rows[name]["ACC"] == f"{results.acc:.4f}"
         assert rows[name]["tasks"] == str(len(results.tasks))
         assert rows[name]["parameters added"] == f"{growth[-1].stored:,}"
+        assert rows[name]["routing statistics"] == megabytes(growth[-1].cumulative_routing_bytes)
+        assert rows[name]["on disk"] == megabytes(growth[-1].cumulative_bytes)
         mean = float(results.R[-1, [results.tasks.index(task) for task in ("one", "four")]].mean())
         assert rows[name]["mean of the 2 shared tasks"] == f"{mean:.4f}"
         copies = growth[-1].full_copies

@@ -109,6 +109,8 @@ def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
     assert facts.pinned is not None
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.cumulative_bytes
+        (routing,) = (trace for trace in parts if trace.name == "routing statistics")
+        assert routing.y[step + 1] == row.cumulative_routing_bytes > 0
         assert copies.y[step + 1] == 4 * facts.pinned.num_parameters * (step + 1)
     for place, task_facts in enumerate(facts.tasks):
         assert sum(trace.y[place] for trace in drawn(costs.each_task(facts)).data) == task_facts.num_parameters

@@ -77,11 +77,13 @@ def test_parameters_and_bytes_match_the_files(learned: Path, facts: RunFacts) ->
         assert task_facts.certificate.parameters == parts
         whole = sum(path.stat().st_size for path in folder.iterdir())
         assert task_facts.num_bytes == whole
+        assert task_facts.routing_bytes == (folder / "router.safetensors").stat().st_size
         on_disk = {part: 4 * number for part, number in parts.items()}
         on_disk["routing"] = (folder / "router.safetensors").stat().st_size
         assert task_facts.bytes_by_part == {**on_disk, "certificate": whole - sum(on_disk.values())}
     assert facts.growth[-1].stored == sum(t.num_parameters for t in facts.tasks)
     assert facts.growth[-1].cumulative_bytes == sum(t.num_bytes for t in facts.tasks)
+    assert facts.growth[-1].cumulative_routing_bytes == sum(t.routing_bytes for t in facts.tasks)
 
 
 def test_unchanged_run_is_reported_as_unchanged(facts: RunFacts) -> None:

@@ -11,34 +11,53 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 from continual_petl.errors import InputError
-from continual_petl.router.discriminant import Router, probabilities, shrinkage
+from continual_petl.router.discriminant import CONFIDENCE, Router, shrinkage
+from continual_petl.router.known import QUANTILES, Quantiles
 from continual_petl.router.sums import (
+    FEATURE_COLUMNS,
+    FEATURE_SHRINKAGE,
+    LEAST_COLUMNS,
+    MAX_BYTES,
     MIN_ROWS_PER_LABEL,
     ONE,
     OWN_SHRINKAGE,
-    QUANTILES,
+    STATES_WEIGHT,
     Array,
     TaskSums,
+    VectorsRead,
+    first_sums_of,
     shrunk,
     sums_of,
 )
 from continual_petl.router.totals import Totals
+from tests.router.rows import read_of, states_of
+from tests.router.test_clusters import dense
 
 NAMES = ("a", "b", "c", "d")
 
 
-def _states(seed: int, num_rows: int = 60, width: int = 6) -> Array:
-    draw = np.random.default_rng(seed)
-    states = draw.normal(size=(num_rows, width)) + 2 * draw.normal(size=width)
-    return np.asarray(states / np.linalg.norm(states, axis=1, keepdims=True), dtype=np.float64)
+_states = states_of
 
 
 def _sums(seed: int, num_rows: int = 60) -> TaskSums:
-    return sums_of(_states(seed, num_rows), (2,), _states(seed + 100, 40))
+    return sums_of(read_of(_states(seed, num_rows), _states(seed + 100, 40)), "full")
+
+
+def _with_vectors(seed: int) -> tuple[TaskSums, VectorsRead, Array]:
+    """Return the statistics of a task of two labels with a bank, and what they were computed from."""
+    draw, labels = np.random.default_rng(seed), np.arange(60) % 2
+    vectors = VectorsRead(
+        train=np.arange(60),
+        train_ND=5 * draw.normal(size=(60, 4)) + 20 * labels[:, None],
+        validation_ND=5 * draw.normal(size=(40, 4)) + 20 * (np.arange(40) % 2)[:, None],
+    )
+    validation = _states(seed, 100)[60:]
+    return sums_of(read_of(_states(seed, 60), validation, labels), "compact", vectors), vectors, validation
 
 
 def _log_prob(normal: Distribution, rows: Tensor) -> Tensor:
@@ -72,21 +91,63 @@ def test_scores_are_log_probabilities_of_normal_distributions_up_to_a_constant_p
     torch.testing.assert_close(
         torch.from_numpy(scores_NT - scores_NT[:, :1]), expected - expected[:, :1], rtol=1e-5, atol=1e-5
     )
-    shares = probabilities(scores_NT)
-    torch.testing.assert_close(torch.from_numpy(shares), expected.softmax(-1), rtol=1e-4, atol=1e-5)
+    shares = router_of(ALL).probabilities(scores_NT)
+    torch.testing.assert_close(torch.from_numpy(shares), (CONFIDENCE * expected).softmax(-1), rtol=1e-4, atol=1e-5)
 
 
 def test_distances_are_those_of_the_tasks_own_normal_distribution() -> None:
     states, rows = _states(1), _states(5)
-    sums = sums_of(states, (2,), rows)
+    sums = first_sums_of(read_of(states, rows))
     centred = states - states.mean(0)
     covariance = torch.from_numpy(shrunk(centred.T @ centred / len(states), OWN_SHRINKAGE))
     own = MultivariateNormal(torch.from_numpy(states.mean(0)), covariance)
     at_mean = _log_prob(own, own.loc)
     expected = 2 * (at_mean - _log_prob(own, torch.from_numpy(rows)))
-    found = torch.from_numpy(sums.distances(rows, sums.precision()))
+    found = torch.from_numpy(sums.squared_distances(rows))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(sums.distances_Q, np.quantile(found.numpy(), QUANTILES))
+    assert isinstance(sums.known, Quantiles)
+    np.testing.assert_allclose(sums.known.distances_Q, np.quantile(found.numpy(), QUANTILES))
+
+
+def _nearest(rows: Array, means: Array, covariance: Array, weight: float) -> Array:
+    """Return Mahalanobis distances from the nearest mean, one row and mean at a time."""
+    inverse = np.linalg.inv(shrunk(covariance, weight))
+    return np.array([min(np.sqrt((row - mean) @ inverse @ (row - mean)) for mean in means) for row in rows])
+
+
+def test_distance_is_the_weighted_mean_of_what_the_backbone_and_the_bank_see() -> None:
+    sums, vectors, validation = _with_vectors(1)
+    rows, seen = _states(5, 7), np.random.default_rng(7).normal(size=(7, 4)) * 10
+    assert sums.features is not None
+    assert sums.states is not None
+    scale = 2.0**sums.features.power
+    assert scale / 4 <= max(np.abs(vectors.train_ND).max(), np.abs(vectors.validation_ND).max()) < scale
+
+    def both(states: Array, features: Array) -> tuple[Array, Array]:
+        assert sums.features is not None
+        return (
+            _nearest(states, sums.means_CF, dense(sums.covariance), OWN_SHRINKAGE),
+            _nearest(
+                features / scale, sums.features.means.values_CF, dense(sums.features.covariance), FEATURE_SHRINKAGE
+            ),
+        )
+
+    own, of_bank = both(validation, vectors.validation_ND)
+    states, features = both(rows, seen)
+    parts = []
+    for far, near, moments in ((states, own, sums.states), (features, of_bank, sums.features.moments)):
+        assert moments.mean == pytest.approx(near.mean())
+        parts.append((far - near.mean()) / moments.deviation)
+    far, size = sums.distances(rows, seen)
+    np.testing.assert_allclose(far, (STATES_WEIGHT * parts[0] + parts[1]) / (STATES_WEIGHT + 1), rtol=1e-6, atol=1e-8)
+    stretched = (STATES_WEIGHT * states / sums.states.deviation + features / sums.features.moments.deviation) / (
+        STATES_WEIGHT + 1
+    )
+    np.testing.assert_allclose(size, stretched, rtol=1e-6)
+    share, least, most = sums.shares(rows, seen, 0.01)
+    np.testing.assert_allclose(share, sums.known.share(far))
+    np.testing.assert_allclose(least, sums.known.share(far + 0.01 * size))
+    np.testing.assert_allclose(most, sums.known.share(far - 0.01 * size))
 
 
 def _labelled(seed: int, num_rows: int = 60) -> tuple[Array, NDArray[np.int64]]:
@@ -97,7 +158,7 @@ def _labelled(seed: int, num_rows: int = 60) -> tuple[Array, NDArray[np.int64]]:
 
 def test_score_is_the_mean_of_the_mixture_of_labels_and_the_normal_distribution_of_the_task() -> None:
     rows, tasks = _states(9), {name: _labelled(seed) for seed, name in enumerate("ab")}
-    sums = {name: sums_of(states, (2,), states, labels) for name, (states, labels) in tasks.items()}
+    sums = {name: first_sums_of(read_of(states, states, labels)) for name, (states, labels) in tasks.items()}
     assert all(own.counts_C.tolist() == [20, 20, 20] for own in sums.values())
     means = {
         name: np.stack([states[labels == c].mean(0) for c in range(3)]) for name, (states, labels) in tasks.items()
@@ -119,19 +180,44 @@ def test_score_is_the_mean_of_the_mixture_of_labels_and_the_normal_distribution_
     )
     found = torch.from_numpy(router_of(sums).scores(rows))
     torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-4, atol=1e-4)
-    nearest = [min((row - mean) @ sums["a"].precision() @ (row - mean) for mean in means["a"]) for row in rows]
-    np.testing.assert_allclose(sums["a"].distances(rows, sums["a"].precision()), nearest, rtol=1e-6)
+    scores = torch.from_numpy(router_of(sums).label_scores(rows, "b"))
+    own = torch.stack(
+        [_log_prob(MultivariateNormal(torch.from_numpy(mean), within), torch.from_numpy(rows)) for mean in means["b"]],
+        dim=1,
+    )
+    torch.testing.assert_close(scores - scores[:, :1], own - own[:, :1], rtol=1e-4, atol=1e-4)
 
 
 def test_labels_with_few_rows_leave_only_the_mean_of_all_rows() -> None:
     states = _states(1)
     few = np.zeros(60, dtype=np.int64)
     few[: MIN_ROWS_PER_LABEL - 1] = 1
-    alone, without = sums_of(states, (2,), states, few), sums_of(states, (2,), states)
+    alone, without = (sums_of(read_of(states, states, labels)) for labels in (few, None))
     assert alone.means_CF.shape == (1, 6)
     assert all(np.array_equal(own, without.to_arrays()[name]) for name, own in alone.to_arrays().items())
     few[MIN_ROWS_PER_LABEL - 1] = 1
-    assert sums_of(states, (2,), states, few).means_CF.shape == (2, 6)
+    assert sums_of(read_of(states, states, few)).means_CF.shape == (2, 6)
+
+
+@pytest.mark.parametrize(("num_labels", "depth", "means"), [(2, 384, 2), (15, 384, 15), (60, 384, 1), (60, 0, 60)])
+def test_compact_statistics_never_exceed_their_bytes(num_labels: int, depth: int, means: int) -> None:
+    width, num_rows = 1152, 12 * num_labels
+    draw = np.random.default_rng(0)
+    rows = read_of(
+        draw.normal(size=(num_rows, width)) / 34, draw.normal(size=(20, width)) / 34, np.arange(num_rows) % num_labels
+    )
+    vectors = VectorsRead(
+        train=np.arange(num_rows),
+        train_ND=draw.normal(size=(num_rows, depth)),
+        validation_ND=draw.normal(size=(20, depth)),
+    )
+    sums = sums_of(rows, "compact", vectors if depth else None)
+    stored = save({name: np.ascontiguousarray(array) for name, array in sums.to_arrays().items()})
+    assert len(stored) <= MAX_BYTES
+    assert len(sums.means_CF) == means
+    columns = sums.to_arrays()["powers_R"].shape[0]
+    assert columns >= min(LEAST_COLUMNS, num_rows - means - 1)
+    assert not depth or sums.to_arrays()["features_powers_R"].shape == (FEATURE_COLUMNS,)
 
 
 @given(st.permutations(NAMES))
@@ -141,57 +227,132 @@ def test_the_order_of_learning_does_not_change_one_bit(order: list[str]) -> None
     assert np.array_equal(router_of({name: ALL[name] for name in order}).scores(rows), router_of(ALL).scores(rows))
 
 
-def test_a_row_far_from_all_validation_rows_is_unknown() -> None:
-    router = router_of(ALL)
-    far, near = -5 * np.ones((1, 6)), ALL["a"].means_CF
-    assert (router.excess(far, "a")[0] > 0).tolist() == [True]
-    assert (router.excess(near, "a")[0] > 0).tolist() == [False]
+def test_a_row_far_from_all_validation_rows_has_no_share() -> None:
+    for sums in (ALL["a"], first_sums_of(read_of(_states(0, 40), _states(100, 40)))):
+        far, near = -5 * np.ones((1, 6)), sums.means_CF
+        assert sums.shares(far, None, 0.0)[0].tolist() == pytest.approx([0.0], abs=1e-6)
+        assert sums.shares(near, None, 0.0)[0] > 0.9
 
 
-def test_few_inverse_covariances_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continual_petl.router.discriminant.MAX_PRECISIONS", 2)
-    router, row = router_of(ALL), ALL["a"].means_CF
-    for name in (*NAMES, *NAMES):
-        router.excess(row, name)
-    assert len(router._known) == 2
+def test_the_statistics_of_few_tasks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continual_petl.router.discriminant.MAX_KEPT", 2)
+    reads: list[str] = []
+    totals = Totals()
+    for name, own in ALL.items():
+        totals.add(name, name, own)
+
+    def read(task: str) -> TaskSums:
+        reads.append(task)
+        return ALL[task]
+
+    router = Router(totals, read)
+    for name in ("a", "a", "b", "a", "c", "a", "b"):
+        assert router.sums(name) is ALL[name]
+    assert reads == ["a", "b", "c", "b"]
+
+
+@pytest.mark.parametrize("number", [5, 40])
+def test_scores_of_many_means_are_those_of_few(number: int) -> None:
+    names = [f"task-{seed}" for seed in range(number)]
+    sums = {name: _sums(seed, 40) for seed, name in enumerate(names)}
+    rows, router = _states(9), router_of(sums)
+    total = np.mean([dense(own.covariance) for own in sums.values()], axis=0)
+    inverse = np.linalg.inv(shrunk(total, shrinkage(40 * number, 6)))
+    expected = [
+        [-0.5 * (row - own.means_CF[0]) @ inverse @ (row - own.means_CF[0]) for own in sums.values()] for row in rows
+    ]
+    found, wanted = router.scores(rows)[:, [router.tasks.index(name) for name in names]], np.array(expected)
+    np.testing.assert_allclose(found - found[:, :1], wanted - wanted[:, :1], rtol=1e-5, atol=1e-5)
 
 
 def test_tasks_of_different_layers_are_refused() -> None:
-    with pytest.raises(InputError, match=r"different settings of routing \(layers read: a \[2\], b \[1\]\)"):
+    with pytest.raises(
+        InputError, match=r"different settings of routing \(layers read: a \[2\], 6 values; b \[1\], 6 values\)"
+    ):
         router_of({"a": ALL["a"], "b": replace(ALL["b"], layers=(1,))})
+
+
+def test_tasks_of_another_size_or_an_earlier_release_are_refused() -> None:
+    wide = sums_of(read_of(_states(1, 60, 8), _states(2, 20, 8)))
+    with pytest.raises(InputError, match=r"a \[2\], 6 values; wide \[2\], 8 values"):
+        router_of({"a": ALL["a"], "wide": wide})
+    with pytest.raises(InputError, match=r"a \[2\], 6 values; b \[2\], 6 values, of an earlier release"):
+        router_of({"a": ALL["a"], "b": first_sums_of(read_of(_states(1), _states(2)))})
+
+
+def test_probabilities_of_an_earlier_release_are_a_plain_softmax() -> None:
+    sums = {name: first_sums_of(read_of(_states(seed), _states(seed + 9))) for seed, name in enumerate("ab")}
+    scores = torch.tensor([[1.0, 3.0]], dtype=torch.float64)
+    np.testing.assert_allclose(router_of(sums).probabilities(scores.numpy()), scores.softmax(-1))
 
 
 def test_rows_that_are_all_the_same_give_a_finite_router() -> None:
     same = np.tile(_states(1)[:1], (5, 1))
-    sums = sums_of(same, (1,), same)
-    assert np.isfinite(router_of({"same": sums, "other": replace(ALL["a"], layers=(1,))}).scores(same)).all()
-    assert np.isfinite(sums.distances_Q).all()
+    for make in (sums_of, first_sums_of):
+        sums = make(read_of(same, same, layers=(1,)))
+        other = make(read_of(_states(2), _states(3), layers=(1,)))
+        assert np.isfinite(router_of({"same": sums, "other": other}).scores(same)).all()
+        assert sums.shares(same, None, 0.0)[0].min() > 0.3
+        assert np.isfinite(sums.shares(_states(4), None, 1e-5)).all()
 
 
-def test_stored_arrays_are_read_back_exactly() -> None:
-    sums = ALL["c"]
+FORMS = {
+    "first": first_sums_of(read_of(_states(2), _states(102, 40))),
+    "full": ALL["c"],
+    "compact": sums_of(read_of(_states(2), _states(102, 40)), reject=0.05, label_weight=0.2),
+    "with vectors": _with_vectors(3)[0],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stored_arrays_are_read_back_exactly(form: str) -> None:
+    sums = FORMS[form]
     again = TaskSums.from_arrays(sums.to_arrays())
     assert again.to_arrays().keys() == sums.to_arrays().keys()
     assert all(np.array_equal(own, sums.to_arrays()[name]) for name, own in again.to_arrays().items())
-    assert abs(np.asarray(again.covariance_U, np.int64)).max() <= ONE
+    assert (again.reject, again.label_weight) == (sums.reject, sums.label_weight)
+    assert abs(sums.covariance.upper_U).max() <= ONE
+    vectors = np.ones((3, 4)) if form == "with vectors" else None
+    for one, other in zip(
+        again.shares(_states(9, 3), vectors, 0.1), sums.shares(_states(9, 3), vectors, 0.1), strict=True
+    ):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("form", "name", "value", "message"),
     [
-        ("counts_C", np.asarray([0], np.int64), r"counts \[0\]"),
-        ("counts_C", np.asarray([1, 2], np.int64), "1 means, but row counts for 2"),
-        ("counts_C", np.asarray(3, np.int64), "number of dimensions"),
-        ("means_CF", np.zeros((0, 6)), "0 means"),
-        ("layers_K", np.asarray([], np.int64), "0 layers"),
-        ("layers_K", np.asarray([1, 2, 3, 4], np.int64), "4 layers"),
-        ("means_CF", np.full((1, 6), np.nan), "not finite"),
-        ("means_CF", np.zeros((1, 6), np.float32), "with their dtypes"),
-        ("covariance_U", np.zeros(20, np.int32), "wrong shapes"),
-        ("distances_Q", np.zeros(3), "wrong shapes"),
-        ("more", np.zeros(3), "expected the arrays"),
+        ("first", "counts_C", np.asarray([0], np.int64), r"counts \[0\]"),
+        ("full", "counts_C", np.asarray([1, 2], np.int64), "1 means, but row counts for 2"),
+        ("compact", "counts_C", np.asarray(3, np.int64), "number of dimensions"),
+        ("first", "means_CF", np.zeros((0, 6)), "0 means"),
+        ("compact", "layers_K", np.asarray([], np.int64), "0 layers"),
+        ("full", "layers_K", np.asarray([1, 2, 3, 4], np.int64), "4 layers"),
+        ("first", "means_CF", np.full((1, 6), np.nan), "not finite"),
+        ("first", "means_CF", np.zeros((1, 6), np.float32), "with their dtypes"),
+        ("compact", "means_CF", np.zeros((1, 6)), "with their dtypes"),
+        ("first", "covariance_U", np.zeros(20, np.int32), "wrong shapes"),
+        ("full", "covariance_U", np.zeros(28, np.int32), "wrong shapes"),
+        ("first", "distances_Q", np.zeros(3), "wrong shapes"),
+        ("first", "more", np.zeros(3), "expected the arrays"),
+        ("compact", "settings", np.array([-0.1, 0.0]), "reject -0.1"),
+        ("compact", "settings", np.array([np.nan, 0.0]), "reject nan"),
+        ("compact", "settings", np.array([0.01, 2.0]), "weight of labels 2.0"),
+        ("compact", "settings", np.zeros(3), "settings"),
+        ("compact", "known", np.zeros(3), "moments"),
+        ("with vectors", "features_power", np.asarray(99, np.int64), "out of range"),
+        ("with vectors", "features_means_CF", np.zeros((2, 5), np.int8), "wrong shapes"),
+        ("with vectors", "features_known", np.array([0.0, np.inf, 1.0]), "moments"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(name: str, value: np.ndarray, message: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(form: str, name: str, value: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TaskSums.from_arrays({**ALL["a"].to_arrays(), name: value})
+        TaskSums.from_arrays({**FORMS[form].to_arrays(), name: value})
+
+
+def test_vectors_that_are_not_finite_are_left_out() -> None:
+    _, vectors, validation = _with_vectors(1)
+    broken = replace(vectors, train_ND=np.full((60, 4), np.inf))
+    sums = sums_of(read_of(_states(1), validation), vectors=broken)
+    assert sums.features is None
+    assert np.isfinite(sums.shares(validation, None, 0.0)).all()

@@ -39,7 +39,7 @@ def test_rows_of_every_kind_are_predicted_by_their_task(backbone_folder: Folder,
         rows = [(row["source"], row["options"]) for row in task["data"]["test"]]
     if kind == "question-answering":
         rows = [(row["question"], row["context"]) for row in task["data"]["test"]]
-    found = run.predict(rows, unknown="nearest")
+    found = run.predict(rows, reject="never")
     assert [as_named(each) for each in found] == run.predict(rows, "own")
     assert {each.task for each in found} == {"own"}
     (cell,) = next(line for line in run.store.results() if line.type == "row").routed
@@ -70,7 +70,7 @@ def test_a_pair_that_question_answering_refuses_is_a_row_of_another_task(
         run.predict([two], "questions")
     own = questions["data"]["test"][0]
     given = [(own["question"], own["context"]), two]
-    found = run.predict(given, unknown="nearest")
+    found = run.predict(given, reject="never")
     assert [each.task for each in found] == ["questions", "pairs"]
     assert [as_named(each) for each in found] == run.predict(given, ["questions", "pairs"])
     assert found[1].truncated

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,7 +43,7 @@ def _texts(name: str) -> list[Any]:
 @pytest.mark.parametrize("name", ["low", "high", "pairs"])
 def test_each_row_is_answered_by_its_own_task(run: Run, name: str) -> None:
     texts = _texts(name)
-    found = run.predict(texts, unknown="nearest")
+    found = run.predict(texts, reject="never")
     assert [answer.task for answer in found] == [name] * len(texts)
     named = run.predict(texts, name)
     assert [as_named(each) for each in found] == named
@@ -68,8 +69,20 @@ def test_a_row_unlike_all_tasks_is_unknown_and_not_guessed(run: Run) -> None:
     assert (answer.task, answer.value, answer.probabilities, answer.near_tie) == (None, None, None, False)
     assert set(answer.runners_up) <= {"low", "high"}
     assert answer.task_probability == next(iter(answer.runners_up.values()))
-    nearest = run.predict(STRANGE, unknown="nearest")
+    nearest = run.predict(STRANGE, reject="never")
     assert nearest.task in ("low", "high")
+    assert answer.known == nearest.known
+    assert 0 <= (answer.known or 0) < 0.01
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.05, 0.5, 0.999])
+def test_rows_are_rejected_below_the_limit_of_the_caller(run: Run, limit: float) -> None:
+    texts = [*_texts("low"), *_texts("high"), STRANGE]
+    for row, nearest in zip(run.predict(texts, reject=limit), run.predict(texts, reject="never"), strict=True):
+        assert nearest.known is not None
+        assert row.known == pytest.approx(nearest.known)
+        assert row.task_near_tie or (row.task is None) == (nearest.known < limit)
+        assert row.task in (None, nearest.task)
 
 
 @pytest.mark.slow
@@ -80,10 +93,11 @@ def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder:
 
 
 def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
-    with pytest.raises(InputError, match="unknown: got 'nearest', but a task was named"):
-        run.predict("w1", task="low", unknown="nearest")
-    with pytest.raises(InputError, match="unknown: got 'maybe'; allowed: 'reject' and 'nearest'"):
-        run.predict("w1", unknown="maybe")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="reject: got 'never', but a task was named"):
+        run.predict("w1", task="low", reject="never")
+    for limit in ("maybe", 0.0, 1.0, -0.5, 1, True, float("nan"), float("inf"), "0.05"):
+        with pytest.raises(InputError, match=f"reject: got {limit!r}; allowed: a number above 0 and below 1, or never"):
+            run.predict("w1", reject=cast("Any", limit))
     assert run.predict([]) == []
 
 
@@ -113,7 +127,7 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
     run = learn(stream(backbone_folder(), tasks, routing="small"), tmp_path / "run")
     stored = {path.parent.name for path in run.store.folder.glob("banks/*/router.safetensors")}
     assert stored == {"high"}
-    found = run.predict(_texts("low"), unknown="nearest")
+    found = run.predict(_texts("low"), reject="never")
     assert {answer.task for answer in found} == {"high"}
 
 
@@ -139,21 +153,24 @@ def test_the_command_prints_the_task_before_the_answer(run: Run, capsys: pytest.
     printed = capsys.readouterr()
     first, second = printed.out.splitlines()
     assert printed.err.splitlines()[-1].endswith(
-        "name the task with --task, or take the nearest with --unknown nearest"
+        "name the task with --task, or let the most probable one predict with --reject never"
     )
     assert first.startswith("high ")
-    assert second.startswith("(unknown)\tnearest task: ")
-    assert main(["predict", str(run.store.folder), "--json", "--unknown", "nearest", text, "w1\tw2 w3"]) == 0
+    assert re.match(r"high \d\.\d{4} known \d\.\d{4}( \(near a tie\))?\t", first)
+    assert re.match(r"\(unknown\)( \(near a tie\))?\tnearest task: (low|high) \d\.\d{4} known 0\.00\d\d", second)
+    assert main(["predict", str(run.store.folder), "--json", "--reject", "never", text, "w1\tw2 w3"]) == 0
     one, two = json.loads(capsys.readouterr().out)
     assert (one["task"], one["text"]) == ("high", text)
-    assert {"task_probability", "runners_up", "answer", "probabilities"} <= one.keys()
+    assert {"task_probability", "known", "runners_up", "answer", "probabilities"} <= one.keys()
     assert (two["task"], two["text_pair"]) == ("pairs", "w2 w3")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--task", "low", "--unknown", "nearest", "w1"], "--unknown: only for rows whose task is not named"),
+        (["--task", "low", "--reject", "never", "w1"], "--reject: only for rows whose task is not named"),
+        (["--reject", "often", "w1"], "--reject: got 'often'; allowed: a number above 0 and below 1, or never"),
+        (["--reject", "1", "w1"], "--reject: got 1.0; allowed: a number above 0 and below 1, or never"),
         (["--task", "low", "--task-column", "task", "--input", "rows.jsonl"], "both were given"),
     ],
 )
@@ -180,13 +197,13 @@ def test_task_committed_after_the_first_prediction_is_found(
     monkeypatch.setattr(Store, "router_sums", counted)
     text = _texts("high")[0]
     for _ in range(2):
-        assert run.predict([text], unknown="nearest")[0].task == "low"
+        assert run.predict([text], reject="never")[0].task == "low"
     assert reads == ["low", "low"], "the statistics must not be read again to tell whether a row is unknown"
     learn(_stream(backbone_folder(), ("low", "high")), tmp_path / "run")
-    assert run.predict([text], unknown="nearest")[0].task == "high"
+    assert run.predict([text], reject="never")[0].task == "high"
 
 
 def test_trials_of_a_sweep_store_no_routing_statistics(backbone_folder: Folder) -> None:
     spec = _stream(backbone_folder()).spec
-    assert spec.routing == "full"
-    assert alone(spec, spec.tasks[0], seed=3).routing == "off"
+    assert spec.resolved_routing(spec.tasks[0]) != "off"
+    assert alone(spec, spec.tasks[0], seed=3).routing.statistics == "off"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from continual_petl import InputError, RoutingWatch, Run, learn
+from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
 from continual_petl.callbacks.logged_values import numbers_after
 from continual_petl.cli.main import main
 from continual_petl.engine.scoring import routed_row
@@ -18,7 +19,7 @@ from continual_petl.metrics import forgetting_max
 from continual_petl.report.routed_results import SCORES, RoutedResults, routed_results
 from continual_petl.store.ledger.lines import RoutedCell, RowLine
 from tests.learned import LearnedRuns
-from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.router.rows import VOCABULARY, labelled_task, routed_stream, rows_of
 
 Folder = Callable[..., Path]
 
@@ -50,7 +51,7 @@ def test_cells_equal_the_routed_predictions_of_the_rows(run: Run) -> None:
         ["low", "twin", "pairs"],
     ]
     for cell in _lines(run)[-1].routed:
-        nearest, rejecting = (run.predict(_inputs(cell.task), unknown=how) for how in ("nearest", "reject"))
+        nearest, rejecting = (run.predict(_inputs(cell.task), reject=how) for how in ("never", None))
         tasks = [answer.task for answer in nearest]
         assert cell.chosen == {task: tasks.count(task) for task in set(tasks)}
         assert cell.unknown == sum(answer.task is None for answer in rejecting)
@@ -90,7 +91,7 @@ def test_in_other_protocols_a_row_is_right_if_its_label_is(backbone_folder: Fold
     tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low")]
     run = learn(routed_stream(backbone_folder(), tasks, protocol="revisit"), tmp_path / "run")
     for cell in _lines(run)[-1].routed:
-        found = run.predict(_inputs(cell.task), unknown="nearest")
+        found = run.predict(_inputs(cell.task), reject="never")
         right = [
             (answer.task == cell.task, answer.value == label)
             for answer, label in zip(found, _labels(cell.task), strict=True)
@@ -150,6 +151,7 @@ def test_a_run_without_routing_statistics_has_no_routed_scores(backbone_folder: 
     assert all(line.routed == () for line in _lines(run))
     assert run.results.routed is None
     assert "routing" not in run.figures()
+    assert [row.routing_bytes for row in run.growth] == [0, 0]
     assert not any(name.startswith("routed/") for name in numbers_after(run.results, 2))
 
 
@@ -172,13 +174,77 @@ def test_watch_warns_of_a_task_that_takes_rows(
         RoutingWatch(points=-1)
 
 
-def test_a_task_with_rows_that_are_rarely_its_own_is_reported(run: Run) -> None:
-    cell = _lines(run)[-1].routed[0]
-    (notice,) = routed_row._low(cell)
-    assert notice.startswith(
-        f"task 'low': without its name, only {cell.chosen.get('low', 0) / 16:.1%} of its 16 test rows"
-    )
-    assert routed_row._low(_cell("a", 8)) == []
+def _chosen(task: str, **chosen: int) -> RoutedCell:
+    return _cell(task, 0, of=sum(chosen.values())).model_copy(update={"chosen": chosen})
+
+
+class _Notices(StreamCallback):
+    def __init__(self) -> None:
+        self.after: dict[str, list[str]] = {}
+
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.after[task.name] = [notice for notice in task.notices if "hardly told apart" in notice]
+
+
+def test_tasks_that_ask_different_questions_about_the_same_texts_are_reported_once(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    other = labelled_task("low")
+    # Another question about the same texts: whether the last word is one of the first six.
+    answered = {
+        split: [row | {"label": ("no", "yes")[row["text"].split()[-1] in VOCABULARY["low"][:6]]} for row in rows]
+        for split, rows in other["data"].items()
+    }
+    tasks = [labelled_task("high"), other, {**other, "name": "twin", "data": answered}, labelled_task("pairs")]
+    seen = _Notices()
+    run = learn(routed_stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[seen])
+    assert {task: len(notices) for task, notices in seen.after.items()} == {"high": 0, "low": 0, "twin": 1, "pairs": 0}
+    (notice,) = seen.after["twin"]
+    assert "'high'" not in notice
+    assert "--candidates 3" in notice
+    cells = {cell.task: cell for cell in _lines(run)[2].routed}
+    for task, takes in (("low", "twin"), ("twin", "low")):
+        own, taken = (cells[task].chosen.get(name, 0) / 16 for name in (task, takes))
+        said = f"{task!r} ({own:.0%} of its rows go to itself, {taken:.0%} to {takes!r})"
+        assert (said in notice) == (own < 0.8)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([_chosen("a", a=8, new=2), _chosen("new", new=8, a=2)], None),
+        ([_chosen("a", a=52, new=41, b=7)], "'a' (52% of its rows go to itself, 41% to 'new')"),
+        # An earlier task that loses its rows to the new one, which keeps its own.
+        ([_chosen("a", a=7, new=3), _chosen("new", new=10)], "'a' (70% of its rows go to itself, 30% to 'new')"),
+        # Worst first, whoever was learned first.
+        (
+            [_chosen("a", a=7, new=3), _chosen("b", b=1, new=9), _chosen("new", new=5, b=4, a=1)],
+            "'b' (10% of its rows go to itself, 90% to 'new'); 'new' (50% of its rows go to itself, 40% to 'b', 10% to "
+            "'a'); 'a' (70% of its rows go to itself, 30% to 'new')",
+        ),
+        # What was known before: the rows of a and b were mixed up, and the new task hardly changes that.
+        ([_chosen("a", a=50, b=45, new=5), _chosen("b", b=40, a=60), _chosen("new", new=100)], None),
+        ([_chosen("a", b=10), _chosen("new", new=10)], None),
+        # Nothing is known about the rows of the new task.
+        ([_chosen("a", a=5, b=5)], None),
+    ],
+)
+def test_a_notice_names_what_the_new_task_confuses(cells: list[RoutedCell], said: str | None) -> None:
+    notices = routed_row.indistinguishable(cells, "new")
+    assert len(notices) == (said is not None)
+    if said is not None:
+        assert f"learned before it are hardly told apart: {said}. The frozen" in notices[0]
+
+
+def test_a_notice_about_many_tasks_names_the_most_confused_ones() -> None:
+    cells = [_chosen(f"t{n}", **{f"t{n}": 50 - n, "new": 50 + n}) for n in range(49)]
+    cells.append(_chosen("new", new=51, **{f"t{n}": 1 for n in range(49)}))
+    (notice,) = routed_row.indistinguishable(cells, "new")
+    worst = "; ".join(f"'t{n}' ({50 - n}% of its rows go to itself, {50 + n}% to 'new')" for n in range(48, 43, -1))
+    assert f"hardly told apart: {worst}; and 45 more tasks. The frozen" in notice
+    (notice,) = routed_row.indistinguishable(cells[-1:], "new")
+    assert "(51% of its rows go to itself, 1% to 't0', 1% to 't1', " in notice
+    assert "1% to 't4', the rest to 44 more tasks). The frozen" in notice
 
 
 def test_tasks_with_other_routing_layers_are_not_evaluated(backbone_folder: Folder, tmp_path: Path) -> None:

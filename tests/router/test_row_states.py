@@ -15,7 +15,7 @@ from continual_petl.backbones.backbone import load_backbone
 from continual_petl.router import row_states as states_module
 from continual_petl.router import task_sums as module
 from continual_petl.router.row_states import layers_to_read, num_layers_of, row_states
-from continual_petl.router.task_sums import task_sums
+from continual_petl.router.task_sums import rows_read
 from continual_petl.streams.encoding.rows import TokenisedRows
 from tests.encoding import encode_rows
 from tests.tiny import FAMILIES, make_tokenizer
@@ -78,9 +78,10 @@ def test_only_some_rows_are_read_and_always_the_same_ones(
     np.testing.assert_allclose(row_states(backbone, rows.take([3, 0]), (1,), 0), all_states[[3, 0]], atol=1e-6)
     monkeypatch.setattr(module, "MAX_ROWS", 3)
     plan: Any = SimpleNamespace(seed=5, kind="regression")
-    first, second = (task_sums(backbone, rows, rows, plan, routing="small", pad_token_id=0) for _ in range(2))
-    assert first.count == 3
-    assert all(np.array_equal(own, second.to_arrays()[name]) for name, own in first.to_arrays().items())
+    first, second = (rows_read(backbone, rows, rows, plan, (1,), 0) for _ in range(2))
+    assert len(first.train_NF) == 3
+    assert np.array_equal(first.train_NF, second.train_NF)
+    assert len(first.validation_NF) == len(rows)
 
 
 def test_wide_states_are_projected_and_keep_their_distances(
@@ -91,10 +92,10 @@ def test_wide_states_are_projected_and_keep_their_distances(
     assert width <= states_module.MAX_WIDTH
     whole = row_states(backbone, rows, (1,), 0)
     monkeypatch.setattr(states_module, "MAX_WIDTH", width - 4)
-    states_module._projection.cache_clear()
+    states_module.projection.cache_clear()
     projected = row_states(backbone, rows, (1,), 0)
-    matrix = states_module._projection(width)
-    states_module._projection.cache_clear()
+    matrix = states_module.projection(width)
+    states_module.projection.cache_clear()
     assert projected.shape == (len(rows), width - 4)
     expected = whole @ matrix
     np.testing.assert_allclose(projected, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
@@ -102,6 +103,6 @@ def test_wide_states_are_projected_and_keep_their_distances(
 
 def test_projection_of_wide_states_hardly_changes_distances() -> None:
     points = np.random.default_rng(1).normal(size=(20, 2000))
-    moved = points @ states_module._projection(2000)
+    moved = points @ states_module.projection(2000)
     ratio = np.linalg.norm(moved[1:] - moved[0], axis=1) / np.linalg.norm(points[1:] - points[0], axis=1)
     assert abs(ratio - 1).max() < 0.15

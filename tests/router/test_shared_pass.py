@@ -32,7 +32,7 @@ def _texts(*names: str) -> list[Any]:
 
 
 def _check_alike(run: Run, rows: list[Any]) -> None:
-    found = run.predict(rows, unknown="nearest", batch_size=8)
+    found = run.predict(rows, reject="never", batch_size=8)
     tasks = [str(answer.task) for answer in found]
     named = run.predict(rows, tasks, batch_size=8)
     for routed, answer in zip(found, named, strict=True):
@@ -54,10 +54,10 @@ def test_lower_layers_are_computed_once(
     # Skipped layers are still called, but not the modules inside them.
     part = next(iter(backbone.model.get_submodule(backbone.sites.layers[0].path).children()))
     part.register_forward_hook(lambda *given: calls.append(given))
-    run.predict(rows, unknown="nearest", batch_size=64)
+    run.predict(rows, reject="never", batch_size=64)
     num_shared = len(calls)
     monkeypatch.setattr("continual_petl.predictor.task_finder.MAX_BYTES", 0)
-    run.predict(rows, unknown="nearest", batch_size=64)
+    run.predict(rows, reject="never", batch_size=64)
     assert num_shared < len(calls) - num_shared
 
 
@@ -105,7 +105,7 @@ def test_other_kinds_predict_alike(backbone_folder: Folder, tmp_path: Path, kind
     )
     key = {"token-classification": "tokens", "image-classification": "image"}.get(kind, "text")
     rows = [row.get(key, row.get("source")) for row in task["data"]["test"]]
-    found = run.predict(rows, unknown="nearest")
+    found = run.predict(rows, reject="never")
     assert [each.value for each in found] == [each.value for each in run.predict(rows, "own")]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from continual_petl.router.discriminant import shrinkage
 from continual_petl.router.similarity import distances
-from continual_petl.router.sums import TaskSums, shrunk, sums_of
+from continual_petl.router.sums import RowsRead, TaskSums, shrunk, sums_of
 from continual_petl.router.totals import Totals
 
 
@@ -20,7 +20,8 @@ def tasks_of(seed: int, num_tasks: int, width: int, num_labels: int) -> dict[str
         labels = np.repeat(np.arange(num_labels), 12)
         states = generator.normal(size=(num_labels, width))[labels] + 0.1 * generator.normal(size=(len(labels), width))
         states /= np.linalg.norm(states, axis=1, keepdims=True)
-        found[f"task-{number}"] = sums_of(states, (1,), states[:3], labels)
+        rows = RowsRead(layers=(1,), train_NF=states, validation_NF=states[:3], labels_N=labels)
+        found[f"task-{number}"] = sums_of(rows, "full" if number % 2 else "compact")
     return found
 
 
@@ -38,7 +39,7 @@ def test_distances_are_those_of_a_plain_loop(seed: int, num_tasks: int, width: i
     found = distances(totals_of(known), new.counts_C, new.means_CF)
     covariances = []
     for sums in known.values():
-        upper = sums.covariance_U / 2**30
+        upper = sums.covariance.upper_U / 2**30
         square = np.zeros((width, width))
         square[np.triu_indices(width)] = upper
         covariances.append(sums.count * (square + np.triu(square, 1).T))

@@ -51,7 +51,7 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
     assert response.status_code == 410
     assert "was forgotten on purpose" in response.json()["error"]["message"]
     assert _ask(client, "first")[0] == 200
-    response = client.post("/v1/predict", json={"inputs": ["w1"], "unknown": "nearest"})
+    response = client.post("/v1/predict", json={"inputs": ["w1"], "reject": "never"})
     assert response.json()["predictions"][0]["task"] != "second"
 
 
@@ -85,7 +85,7 @@ def test_forgotten_task_gives_no_predictions_before_the_folder_is_reread(own: Pa
 
 def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ServedRun(own, ServeSettings(), generates=False)
-    jobs = [Asked(["w1 w20"], [name], "reject", [1]) for name in ("first", "second")]
+    jobs = [Asked(["w1 w20"], [name], None, [1]) for name in ("first", "second")]
     assert all(isinstance(found, list) for found in run.answer(jobs))
     load = ModelCache.backbone_of
 

@@ -29,7 +29,7 @@ def test_one_row_is_one_record_and_a_list_is_a_list(asking: Client, run: Run) ->
     assert asking.predict(text, "first")["answer"] == run.predict(text, "first").value
     found = asking.predict([text, text], ["first", "second"])
     assert [record["task"] for record in found] == ["first", "second"]
-    assert asking.predict(text, unknown="nearest")["task"] is not None
+    assert asking.predict(text, reject="never")["task"] is not None
     assert len(asking.predict(text, candidates=2)["candidates"]) == 2
     assert [record["text"] for record in asking.predict([text, "w2 w3"], "first")] == [text, "w2 w3"]
     with pytest.raises(EndpointError):

@@ -82,7 +82,7 @@ requests = st.fixed_dictionaries(
     {"inputs": rows | st.lists(rows, max_size=4) | st.lists(valid_rows, min_size=1, max_size=3)},
     optional={
         "task": names | st.lists(names, min_size=1, max_size=3) | st.sampled_from([1, [], [None], ["first", 1]]),
-        "unknown": st.sampled_from([None, "reject", "nearest", "guess", 1]),
+        "reject": st.sampled_from([None, "never", 0.05, 1e-9, "guess", 0, 0.0, 1, 1.0, True]),
         "stream": st.sampled_from([False, True, None, 1]),
         "more": st.just(1),
     },
@@ -307,7 +307,7 @@ def test_schema_follows_learned_and_forgotten_tasks(
 ) -> None:
     folder, tasks = tmp_path / "run", [task("first", num_rows=24)]
     learn(stream(backbone_folder(), tasks, training=TRAINING), folder)
-    client, pair = opened(folder), {"inputs": [["w1", "w2"]], "unknown": "nearest"}
+    client, pair = opened(folder), {"inputs": [["w1", "w2"]], "reject": "never"}
 
     def follows(status: int) -> bool:
         reference = client.get("/openapi.json").json()
@@ -352,19 +352,19 @@ def without_pairs(backbone_folder: Callable[..., Path], learned_runs: LearnedRun
 
 
 @pytest.mark.parametrize("row", PAIRS)
-@pytest.mark.parametrize("unknown", ["reject", "nearest"])
-def test_pair_is_not_answered_as_words(without_pairs: Run, opened: Open, row: Any, unknown: str) -> None:
+@pytest.mark.parametrize("limit", [0.05, "never"])
+def test_pair_is_not_answered_as_words(without_pairs: Run, opened: Open, row: Any, limit: float | str) -> None:
     run = without_pairs
     client = opened(run.store.folder)
-    response = client.post("/v1/predict", json={"inputs": [row], "unknown": unknown})
+    response = client.post("/v1/predict", json={"inputs": [row], "reject": limit})
     assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
     assert (
         "no task that can be found without a name accepts such rows: name the task"
         in response.json()["error"]["message"]
     )
     with pytest.raises(Exception, match="no task that can be found without a name accepts such rows"):
-        run.predict([("w1", "w2")], unknown="nearest")
-    words = {"inputs": [{"tokens": ["w1", "w2"]}, {"tokens": "w1 w2"}], "unknown": "nearest"}
+        run.predict([("w1", "w2")], reject="never")
+    words = {"inputs": [{"tokens": ["w1", "w2"]}, {"tokens": "w1 w2"}], "reject": "never"}
     assert [each["task"] for each in client.post("/v1/predict", json=words).json()["predictions"]] == ["tags", "tags"]
 
 
@@ -389,7 +389,8 @@ def test_pair_is_not_answered_as_words(without_pairs: Run, opened: Open, row: An
 def test_row_in_the_form_of_another_kind_is_refused(
     client: TestClient, row: Any, name: str | None, status: int
 ) -> None:
-    response = client.post("/v1/predict", json={"inputs": [row], "task": name, "unknown": "nearest"})
+    limit = {"reject": "never"} if name is None else {}
+    response = client.post("/v1/predict", json={"inputs": [row], "task": name, **limit})
     assert (response.status_code, response.json()["error"]["row"]) == (status, 1)
     assert "each row" in response.json()["error"]["message"]
 
@@ -403,7 +404,7 @@ def test_predictions_of_each_kind_have_their_own_type(client: TestClient) -> Non
         each["$ref"].rpartition("/")[2] for each in types["Predictions"]["properties"]["predictions"]["items"]["anyOf"]
     ]
     inputs = ["w1", ["w1", "w2"], ["w1", "w2"], "w1 w2", "w1"]
-    body = {"inputs": inputs, "task": ["first", "pairs", "tags", "many", None], "unknown": "nearest"}
+    body = {"inputs": inputs, "task": ["first", "pairs", "tags", "many", None], "reject": "never"}
     wanted = ["LabelPrediction", "LabelPrediction", "TagsPrediction", "LabelsPrediction"]
     found = client.post("/v1/predict", json=body).json()["predictions"]
     for record, kind in zip(found, wanted, strict=False):

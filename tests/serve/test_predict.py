@@ -59,10 +59,11 @@ def test_rows_of_several_tasks_share_a_request(client: TestClient, run: Run) -> 
 
 def test_rows_without_a_task_are_routed(client: TestClient, run: Run) -> None:
     inputs = [*TEXTS, ["w1 w2", "w3 w4"]]
-    routed = run.predict([*TEXTS, ("w1 w2", "w3 w4")], unknown="nearest")
-    for record, wanted in zip(_predicted(client, inputs, unknown="nearest"), routed, strict=True):
+    routed = run.predict([*TEXTS, ("w1 w2", "w3 w4")], reject="never")
+    for record, wanted in zip(_predicted(client, inputs, reject="never"), routed, strict=True):
         assert (record["task"], record["answer"]) == (wanted.task, wanted.value)
         assert record["task_probability"] == pytest.approx(wanted.task_probability, abs=1e-5)
+        assert record["known"] == pytest.approx(wanted.known, abs=1e-3)
         assert _close(record["runners_up"], wanted.runners_up)
 
 
@@ -75,7 +76,7 @@ def test_banks_in_upper_layers_resume_from_the_pass_that_found_the_task(
     texts = [row["text"] for name in ("low", "high") for row in rows_of(name, 6, 7)]
     client = opened(tmp_path / "run")
     names = ["low", *[None] * (len(texts) - 1)]
-    _predicted(client, texts, names, unknown="nearest")  # verifies the banks first
+    _predicted(client, texts, names, reject="never")  # verifies the banks first
     below: list[object] = []
     resume = Predictor.resume
 
@@ -84,8 +85,11 @@ def test_banks_in_upper_layers_resume_from_the_pass_that_found_the_task(
         return resume(predictor, *given, **more)
 
     monkeypatch.setattr(Predictor, "resume", resumed)
-    found = _predicted(client, texts, names, unknown="nearest")
-    assert [states is not None for states in below] == [False, True]  # the named row, then those whose task was found
+    found = _predicted(client, texts, names, reject="never")
+    assert [states is not None for states in below] == [
+        True,
+        False,
+    ]  # the rows whose task was found, then the named row
     wanted = run.predict(texts, [record["task"] for record in found])
     for record, answer in zip(found, wanted, strict=True):
         assert record["answer"] == answer.value
@@ -93,7 +97,7 @@ def test_banks_in_upper_layers_resume_from_the_pass_that_found_the_task(
 
 
 def test_named_and_unnamed_rows_share_a_request(client: TestClient, run: Run) -> None:
-    named, found = _predicted(client, [TEXTS[0], TEXTS[0]], ["first", None], unknown="nearest")
+    named, found = _predicted(client, [TEXTS[0], TEXTS[0]], ["first", None], reject="never")
     assert "task_probability" not in named
     assert found["task_probability"] > 0
 
@@ -103,13 +107,18 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
     if record["task"] is None:
         assert record["answer"] is None
         assert record["runners_up"]
-    (nearest,) = _predicted(client, "w99 " * 60, unknown="nearest")
+    (nearest,) = _predicted(client, "w99 " * 60, reject="never")
     assert nearest["answer"] is not None
+    assert nearest["known"] == pytest.approx(record["known"], abs=1e-3)
+    (limited,) = _predicted(client, "w99 " * 60, reject=0.999)
+    assert limited["task"] is None or limited["known"] >= 0.999
+    assert list(limited)[1:3] == ["task_probability", "known"]
 
 
 @pytest.mark.parametrize(
     ("body", "status", "code", "fragment"),
     [
+        ({"inputs": ["w1"], "task": "first", "reject": 0.05}, 409, "bad_request", "reject: the request names the task"),
         ({"inputs": ["w1"], "task": "frist"}, 404, "unknown_task", "task 'frist' has not been learned; learned tasks: first"),
         ({"inputs": [], "task": "first"}, 422, "no_rows", "give at least one row"),
         ({"inputs": ["w1", 3], "task": "first"}, 422, "bad_row", "row 2: it is a number; each row must be a text"),
@@ -165,7 +174,7 @@ def test_problem_found_in_a_batch_names_its_row(client: TestClient, inputs: Any,
 
 
 _OBJECT = (
-    "send an object with the key inputs, and optionally task, unknown, candidates and stream; /docs describes a request"
+    "send an object with the key inputs, and optionally task, reject, candidates and stream; /docs describes a request"
 )
 _TASK = "give the name of a task, a list with a name or null for each row, or null; /docs describes a request"
 _INPUTS = "give one row (a text or an object), or a list of rows; /docs describes a request"
@@ -187,9 +196,14 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
         (b'{"inputs": "w1", "task": {}}', 422, f"task: it is an object; {_TASK}"),
         (b'{"inputs": "w1", "task": ["first", 2]}', 422, f"task: element 2 of the list is a number; {_TASK}"),
         (
-            b'{"inputs": "w1", "unknown": "guess"}',
+            b'{"inputs": "w1", "reject": "guess"}',
             422,
-            "unknown: it is 'guess'; give 'reject', 'nearest' or null; /docs describes a request",
+            "reject: it is 'guess'; give a number above 0 and below 1, 'never' or null; /docs describes a request",
+        ),
+        (
+            b'{"inputs": "w1", "reject": 1.5}',
+            422,
+            "reject: it is 1.5; give a number above 0 and below 1, 'never' or null; /docs describes a request",
         ),
         (
             b'{"inputs": "w1", "stream": "yes"}',
@@ -204,7 +218,7 @@ _INPUTS = "give one row (a text or an object), or a list of rows; /docs describe
         (
             b'{"inputs": "w1", "tsk": "first"}',
             422,
-            "'tsk' is not a key of a request (did you mean 'task'?); allowed: inputs, task, unknown, candidates, stream; "
+            "'tsk' is not a key of a request (did you mean 'task'?); allowed: inputs, task, reject, candidates, stream; "
             "/docs describes a request",
         ),
         (

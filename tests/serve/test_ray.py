@@ -26,7 +26,7 @@ from tests.serve.test_server import served
 
 def test_streaming_is_refused(learned: Path) -> None:
     settings = ServeSettings(engine="ray")
-    one = Asked(["w1"], ["first"], "reject", [1], put=print)
+    one = Asked(["w1"], ["first"], None, [1], put=print)
     with pytest.raises(Problem, match="stream: texts are not streamed from replicas on Ray Serve"):
         asyncio.run(RayEngine(learned, settings).answer(one, Catalog(learned)))
 

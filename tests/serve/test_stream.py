@@ -104,9 +104,9 @@ def test_last_event_says_whether_the_text_is_near_a_tie(backbone_folder: Callabl
             (record,) = json.loads(last)["predictions"]
             assert record["near_tie"] == run.predict(row, "texts").near_tie
             assert record["answer"] == run.predict(row, "texts").value
-        found = client.post("/v1/predict", json={"inputs": rows, "unknown": "nearest"}).json()["predictions"]
+        found = client.post("/v1/predict", json={"inputs": rows, "reject": "never"}).json()["predictions"]
     assert "texts" in {record["task"] for record in found}
-    for record, wanted in zip(found, run.predict(rows, unknown="nearest"), strict=True):
+    for record, wanted in zip(found, run.predict(rows, reject="never"), strict=True):
         assert (record["task"], record["answer"], record["near_tie"]) == (wanted.task, wanted.value, wanted.near_tie)
 
 

@@ -33,8 +33,8 @@ def test_one_request_mixes_generated_texts_and_labels(backbone_folder: Folder, t
     ]  # fmt: skip
     assert named["predictions"][0]["source"] == "w10 w20"
     rows = [f"w{10 + number} w{20 + number} w1" for number in range(8)]
-    routed = run.predict(rows, unknown="nearest")
-    body = {"inputs": rows, "unknown": "nearest"}
+    routed = run.predict(rows, reject="never")
+    body = {"inputs": rows, "reject": "never"}
     found = client.post("/v1/predict", json=body).json()["predictions"]
     assert [(each["task"], each["answer"]) for each in found] == [(each.task, each.value) for each in routed]
     assert {each["task"] for each in found} >= {"texts"}
@@ -79,7 +79,7 @@ def test_images_are_sent_as_bytes(backbone_folder: Folder, tmp_path: Path, opene
     (found,) = client.post("/v1/predict", json=body).json()["predictions"]
     assert found["answer"] == Run(tmp_path / "run").predict([pixels], "light")[0].value
     assert "image" not in found
-    assert client.post("/v1/predict", json=body | {"task": None, "unknown": "nearest"}).status_code == 200
+    assert client.post("/v1/predict", json=body | {"task": None, "reject": "never"}).status_code == 200
 
 
 def _png(width: int, height: int) -> str:
@@ -124,6 +124,6 @@ def test_text_without_a_task_is_never_read_as_a_path(backbone_folder: Folder, tm
     (tmp_path / "image.png").write_bytes(base64.b64decode(_png(6, 6)))
     client = opened(tmp_path / "run")
     for row in (str(tmp_path / "image.png"), {"text": "/etc/hostname"}, {"tokens": ["w1"]}):
-        response = client.post("/v1/predict", json={"inputs": [row], "unknown": "nearest"})
+        response = client.post("/v1/predict", json={"inputs": [row], "reject": "never"})
         assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
         assert "each row must be an object with the key image" in response.json()["error"]["message"]

@@ -53,6 +53,44 @@ def test_pooling_and_metric_fall_back() -> None:
     assert [task.resolved_metric for task in stream.tasks] == ["matthews", "spearman"]
 
 
+def test_routing_and_limit_fall_back() -> None:
+    tasks: list[dict[str, Any]] = [
+        {"name": "a"},
+        {"name": "b", "routing": "off"},
+        {"name": "c", "routing": {"reject": 0.05}},
+        {"name": "d", "routing": {"statistics": "off"}},
+    ]
+    expected = {
+        "full": [("full", 0.01), ("off", 0.01), ("full", 0.05), ("off", 0.01)],
+        "small": [("small", 0.01), ("off", 0.01), ("small", 0.05), ("off", 0.01)],
+    }
+    for routing, found in expected.items():
+        stream = _stream(*tasks, routing=routing)
+        assert [(stream.resolved_routing(each), stream.resolved_reject(each)) for each in stream.tasks] == found
+    stream = _stream(*tasks, routing={"statistics": "full", "reject": 0.02})
+    assert [stream.resolved_reject(each) for each in stream.tasks] == [0.02, 0.02, 0.05, 0.02]
+    assert StreamSpec.model_validate(stream.model_dump()) == stream
+    assert _stream(*tasks, routing={"reject": 0.02}).routing.statistics == _stream(*tasks).routing.statistics
+
+
+@pytest.mark.parametrize(
+    ("routing", "fragment"),
+    [
+        ("fulll", r"routing.statistics: got 'fulll' \(did you mean 'full'\?\); allowed: .*, full, small, off"),
+        (0.05, "routing: got 0.05; allowed: .* or a mapping with the keys statistics, reject"),
+        ({"reject": 1}, "routing.reject: got 1; allowed: a number above 0 and below 1"),
+        ({"reject": 0.0}, "routing.reject: got 0.0; allowed"),
+        ({"reject": True}, "routing.reject: got true; allowed"),
+        ({"reject": "never"}, "routing.reject: got 'never'; allowed"),
+        ({"rejct": 0.1}, r"unknown key 'rejct' \(did you mean 'reject'\?\)"),
+        ({"statistics": "off", "reject": 0.5}, "with statistics: off, rows cannot be recognised"),
+    ],
+)
+def test_other_limits_of_a_stream_are_refused(routing: Any, fragment: str) -> None:
+    with pytest.raises(InputError, match=fragment):
+        _stream({"name": "a"}, routing=routing)
+
+
 def test_data_paths_are_relative_to_the_data_folder() -> None:
     data: list[Any] = [
         "a.csv",
@@ -100,6 +138,9 @@ def test_invalid_folder_name_is_refused(name: str) -> None:
         ({"data": {"path": "csv", "data_files": "x", "name": "y"}}, "no effect"),
         ({"data": 3}, "must be a path"),
         ({"training": {"momentum": 0.5}}, "no effect with optimizer adamw"),
+        ({"routing": "full"}, "tasks.0.routing.statistics .*: got 'full'; allowed: off or null"),
+        ({"routing": {"reject": 2.0}}, "tasks.0.routing.reject .*: got 2.0; allowed: a number above 0 and below 1"),
+        ({"routing": {"statistics": "off", "reject": 0.1}}, "a limit has no effect: remove one of the two"),
     ],
 )
 def test_invalid_values_are_refused(task: dict[str, Any], fragment: str) -> None:

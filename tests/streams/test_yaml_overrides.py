@@ -50,6 +50,18 @@ DIR = ("data_dir", "/d")
         (("bank", "pfeiffer"), lambda s: s.bank.preset, "pfeiffer"),
         (("bank", "{preset: lora, rank: 2}"), lambda s: s.bank.resolve().modifications[0].bottleneck, 2),
         (("bank.bottleneck", "16"), lambda s: (s.bank.preset, s.bank.bottleneck), ("houlsby", 16)),
+        (
+            ("routing", "small"),
+            lambda s: (s.resolved_routing(s.tasks[0]), s.resolved_reject(s.tasks[0])),
+            ("small", 0.01),
+        ),
+        (("routing.reject", "0.3"), lambda s: s.resolved_reject(s.tasks[1]), 0.3),
+        (
+            ("tasks.sst.routing.reject", "0.2"),
+            lambda s: [s.resolved_reject(task) for task in s.tasks],
+            [0.01, 0.01, 0.2],
+        ),
+        (("tasks.sst.routing", "off"), lambda s: s.resolved_routing(s.tasks[2]), "off"),
         (("backbone.max_length", "64"), lambda s: (s.backbone.name, s.backbone.max_length), ("minilm", 64)),
         (("name", "'2024'"), lambda s: s.name, "2024"),
         (("name", " no "), lambda s: s.name, "no"),

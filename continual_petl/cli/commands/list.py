@@ -34,7 +34,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     store = open_anywhere(arguments.run)
 
-    # Certificates are only compared with the ledger, which has all that is listed.
+    # Certificates are only compared with the ledger, which has all that is listed but the sizes of routing statistics.
     def read() -> tuple[list[dict[str, Any]], list[str]]:
         if problems := [text for name, text in store.problems().items() if name not in store.missing()]:
             raise StoreError(problems[0])

@@ -2,9 +2,11 @@ r"""Predict rows, each with the bank of its task.
 
 Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
-task is printed as (unknown); with --unknown nearest, the most probable task predicts it. Where tasks read the same texts
-and ask different questions, no probability can tell which one is meant: --candidates 3 also prints what each of the three
-most probable tasks predicts. With --json and --output, records also have task (empty if unknown), task_probability,
+task is printed as (unknown). After the probability comes how well known the row is: the share of the task's own rows that
+lie at least as far from the task. Below the limit that the task stored, by default 0.01, the row is unknown. --reject 0.05
+sets another limit; with --reject never, the most probable task predicts every row. Where tasks read the same texts and ask
+different questions, no probability can tell which one is meant: --candidates 3 also prints what each of the three most
+probable tasks predicts. With --json and --output, records also have task (empty if unknown), task_probability, known,
 runners_up and, if asked for, candidates; the rows of a file are in the columns text (and text_pair), source or messages (and
 options, if each row has its own), tokens or image.
 
@@ -59,7 +61,14 @@ import argparse
 import os
 from pathlib import Path
 
-from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task_option
+from continual_petl.cli.shared_options import (
+    add_json,
+    add_limits,
+    add_reject,
+    add_remote_code,
+    add_run,
+    add_task_option,
+)
 from continual_petl.errors import InputError, counted, printable, quoted
 
 PLACE = 210
@@ -83,8 +92,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
-    text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
-    command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
+    add_reject(command, "the limit that its task stored when it was learned")
     text = "for rows without a task name: also print the predictions of the N most probable tasks of each row (1 to 4)"
     command.add_argument("--candidates", metavar="N", type=int, help=text)
     text = "print the text that the task given by --task generates for one TEXT, piece by piece"
@@ -122,6 +130,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from continual_petl.predictor.records import ADDED
     from continual_petl.streams.reader.records import reader_of
     from continual_petl.streams.schema.data_spec import is_url
+    from continual_petl.streams.schema.routing_spec import check_reject
 
     for text in arguments.texts:
         if reader_of(text) is not None and os.path.isfile(text):
@@ -136,7 +145,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             "--task, --task-column: both were given; give the task of all rows, or the column that names the task of each row"
         )
-    for name in ("unknown", "candidates"):
+    check_reject(arguments.reject, "--reject")
+    for name in ("reject", "candidates"):
         if getattr(arguments, name) is not None and (arguments.task is not None or arguments.task_column is not None):
             raise InputError(f"--{name}: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:

@@ -4,7 +4,7 @@ Needs the extra: pip install 'continual-petl[serve]'. Rows of different requests
 that other processes learn, replace or forget are picked up within seconds, without a restart. Each bank is verified before
 its first prediction. The log, on standard error, has one JSON object per line, without texts unless --log-texts is given.
 
-  POST /v1/predict   {"inputs": ["a text", ...], "task": "trec" | ["trec", null, ...] | null, "unknown": "reject" | "nearest"}
+  POST /v1/predict   {"inputs": ["a text", ...], "task": "trec" | ["trec", null, ...] | null, "reject": 0.05 | "never"}
                      returns {"predictions": [...]}, with the records of predict --json; null: the run finds the task
                      with "stream": true, for one row of a task that generates text: its pieces, as server-sent events
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try it)
@@ -29,7 +29,7 @@ import argparse
 import re
 from pathlib import Path
 
-from continual_petl.cli.shared_options import add_remote_code, add_run
+from continual_petl.cli.shared_options import add_reject, add_remote_code, add_run
 from continual_petl.errors import InputError
 
 PLACE = 220
@@ -67,8 +67,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--client-timeout", dest="client_s", metavar="S", type=float, default=30.0, help=text)
     text = "memory limit for all banks together, in bytes; further banks are read when needed (default: 1 GiB)"
     command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
-    text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
-    command.add_argument("--unknown", choices=("reject", "nearest"), default="reject", help=text)
+    add_reject(command, "the limit that its task stored; requests may give another one")
     command.add_argument("--log-texts", action="store_true", help="write texts and predictions to the log too")
     text = "where predictions are computed: in this process (default), or in replicas on Ray Serve"
     command.add_argument("--engine", choices=("local", "ray"), default="local", help=text)

@@ -42,13 +42,14 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return _list(arguments, store, overrides)
     check_learned(store, task)
     certificate, history = store.certificate(task), store.history(task)
-    num_bytes, line = store.commit(task).bytes, _line(store, task, certificate.index)
+    sizes = {"bytes": store.commit(task).bytes, "routing_bytes": store.routing_bytes(task)}
+    line = _line(store, task, certificate.index)
     seconds, exports = (dict(line.seconds), line.exports) if line is not None else ({}, None)
     if arguments.json:
-        known = {"seal": certificate.seal, "history": history.model_dump(mode="json"), "bytes": num_bytes}
+        known = {"seal": certificate.seal, "history": history.model_dump(mode="json"), **sizes}
         print_json({**certificate.model_dump(mode="json"), **known, "seconds": seconds, "exports": exports})
         return 0
-    out().print(task_facts(certificate, history, num_bytes, seconds, exports))
+    out().print(task_facts(certificate, history, sizes["bytes"], sizes["routing_bytes"], seconds, exports))
     _suggest("check it", "verify", arguments.run, task)
     return 0
 

@@ -92,14 +92,14 @@ def measure_row(session: Session, after: str) -> Row:
     left = {task: why for task, why in gone.items() if task not in {*certified, *skipped}}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
     # In a long run, a row often measures only the new task, for which the router is not recomputed.
-    routed, low = routed_cells(session, own) if len(own) > 1 or index == 0 else ((), [])
+    routed, confused = routed_cells(session, own, after) if len(own) > 1 or index == 0 else ((), [])
     notices = [
         *_not_measured_again(skipped, "R has no score for them."),
         *_not_measured_again(
             carried, "Their certificates were checked, and their certified scores are carried over into R."
         ),
         *_not_measured_again(left, _NO_CERTIFIED),
-        *low,
+        *confused,
     ]
     return Row(RowLine(after=after, index=commits[index].index, cells=tuple(cells), routed=routed), notices, checks)
 

@@ -39,6 +39,11 @@ from continual_petl.engine.trainers import (
 )
 from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
+from continual_petl.router.near_duplicates import likeness, near_duplicate_notices
+from continual_petl.router.row_states import layers_to_read, num_layers_of
+from continual_petl.router.sums import LABEL_WEIGHT, first_sums_of, sums_of
+from continual_petl.router.task_sums import NUM_LAYERS, vectors_read
+from continual_petl.router.totals import has_first_format
 from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.commit import TrainedBank, commit_task
@@ -142,6 +147,7 @@ def scored(
     scores, answers = _predict_splits(run)
     if stop:
         run.request.stop_here(stop)
+    router, too_alike = _router_sums(run)
     if facts.get("training_attention") == backbone.attention:
         del facts["training_attention"]  # only recorded if the bank predicts with another one
     learned = TrainedBank(
@@ -152,14 +158,14 @@ def scored(
             preparation=session.models.preparation,
             scores=scores,
             data=run.data.digests,
-            notices=(*run.data.notices, *notices),
+            notices=(*run.data.notices, *too_alike, *notices),
             **facts,
         ),
         bank=run.bank,
         backbone=backbone,
         probe=certifying_probe(run),
         history=History(task=plan.name, curve=curve, kept=kept, answered=answers),
-        router=_router_sums(run),
+        router=router,
         seconds=run.clock.laps,
         lost=lost,
     )
@@ -218,12 +224,33 @@ def certifying_probe(run: TaskRun) -> dict[str, Tensor]:
     return make_probe(run.plan, run.backbone, tokenizer, run.backbone.max_length)
 
 
-def _router_sums(run: TaskRun) -> dict[str, Tensor] | None:
-    """Return the statistics by which the router recognises the task's rows, in their stored form."""
-    routing = run.session.spec.resolved_routing(run.task)
+def _router_sums(run: TaskRun) -> tuple[dict[str, Tensor] | None, list[str]]:
+    """Return the statistics by which the router recognises the task's rows, in their stored form, and notices about them.
+
+    In a run of an earlier release, they have its format, so that rows can still be routed to all of its tasks.
+    """
+    spec, pad = run.session.spec, run.session.models.pad_token_id
+    routing, notices = spec.resolved_routing(run.task), list[str]()
     if routing == "off":
-        return None
-    return {name: torch.from_numpy(array.copy()) for name, array in run.sums(routing).to_arrays().items()}
+        return None, notices
+    first = has_first_format(run.store)
+    rows = run.rows_read(layers_to_read(num_layers_of(run.backbone), NUM_LAYERS[routing], first_format=first))
+    if first:
+        sums = first_sums_of(rows)
+    else:
+        alike, own = likeness(rows.train_NF), run.task.routing is not None and run.task.routing.reject is not None
+        # Rows that are all alike do not say what is foreign, so the task only rejects rows if it is told to.
+        notices = [] if own else near_duplicate_notices(run.plan.name, alike)
+        with run.learner.evaluating():
+            vectors = vectors_read(run, run.data.train, run.data.validation, pad)
+        sums = sums_of(
+            rows,
+            "full" if routing == "full" else "compact",
+            vectors,
+            reject=0.0 if notices else spec.resolved_reject(run.task),
+            label_weight=LABEL_WEIGHT if spec.protocol == "class" else 0.0,
+        )
+    return {name: torch.from_numpy(array.copy()) for name, array in sums.to_arrays().items()}, notices
 
 
 class _Patience(EarlyStopping):

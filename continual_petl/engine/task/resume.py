@@ -285,6 +285,7 @@ def _stream_settings(session: Session, name: str) -> str:
             "backbone": spec.backbone.model_dump(mode="json"),
             "probe": spec.resolved_probe(task),
             "routing": spec.resolved_routing(task),
+            "reject": spec.resolved_reject(task),
             "trainer": deciding_arguments(spec.trainer),
         }
     )

@@ -47,7 +47,9 @@ def _bytes_in_words(facts: RunFacts) -> str:
     copies = sum(copy_bytes(facts))
     size = sum(task.num_bytes for task in facts.tasks)
     on_disk = f", {size / copies:.2%} of the {megabytes(copies)} of full copies" if copies else ""
-    return f"{megabytes(size)} in all, certificates included{on_disk}.{_points_in_words(facts)}"
+    routing = megabytes(sum(task.routing_bytes for task in facts.tasks))
+    parts = f"certificates and {routing} of routing statistics included"
+    return f"{megabytes(size)} in all, {parts}{on_disk}.{_points_in_words(facts)}"
 
 
 @run_figure("bytes", section="growth", caption="Bytes on disk", words=_bytes_in_words)

@@ -91,6 +91,7 @@ def _table(runs: Sequence[Named]) -> Table:
                 *([mean] if apart else []),
                 sum(task.num_parameters for task in facts.tasks),
                 numeric(share, "not known" if last is None else f"{share:.2%}"),
+                on_disk(sum(task.routing_bytes for task in facts.tasks)),
                 on_disk(sum(task.num_bytes for task in facts.tasks)),
                 numeric(seconds, f"{seconds:.4g} s"),
                 TableCell(text=held, kind="good" if facts.ok else "bad"),
@@ -98,8 +99,8 @@ def _table(runs: Sequence[Named]) -> Table:
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
     scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
-    heads = (*scores, "parameters added", "of full copies", "on disk", "time", "valid certificates")
-    return Table(caption="Runs side by side", heads=heads, rows=rows)
+    costs = ("parameters added", "of full copies", "routing statistics", "on disk", "time")
+    return Table(caption="Runs side by side", heads=(*scores, *costs, "valid certificates"), rows=rows)
 
 
 def _settings(runs: Sequence[Named]) -> Table:

@@ -120,12 +120,15 @@ def _costs(facts: RunFacts) -> Table:
             *(task.link.parameters[part] for part in costs.PARTS),
             task.num_parameters,
             parameters[index],
+            on_disk(task.num_bytes - task.routing_bytes),
+            on_disk(task.routing_bytes),
             on_disk(task.num_bytes),
             on_disk(sizes[index]),
         )
         for index, task in enumerate(facts.tasks)
     ]
-    heads = ("task", *costs.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
+    sizes_of = ("bank on disk", "routing statistics", "on disk", "on disk so far")
+    heads = ("task", *costs.PARTS.values(), "parameters", "parameters so far", *sizes_of)
     return Table(caption="What each task added", heads=heads, rows=rows)
 
 

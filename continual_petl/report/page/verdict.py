@@ -106,5 +106,7 @@ def _cards(facts: RunFacts) -> list[Card]:
         cards.append(Card("parameters added", f"{last.stored:,}", share))
         copied = sum(copy_bytes(facts))
         share = f"{last.cumulative_bytes / copied:.2%} of {copies} ({megabytes(copied)})"
-        cards.append(Card("on disk", megabytes(last.cumulative_bytes), f"with certificates; {share}"))
+        routing = megabytes(last.cumulative_routing_bytes)
+        words = f"with certificates, and {routing} of routing statistics; {share}"
+        cards.append(Card("on disk", megabytes(last.cumulative_bytes), words))
     return cards

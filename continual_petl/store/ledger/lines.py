@@ -64,7 +64,7 @@ class CommitLine(StrictModel):
     short: str = ""
     """Short description of the bank."""
     bytes: Index = 0
-    """Size on disk, certificate included."""
+    """Size on disk, certificate and routing statistics included."""
 
     @property
     def folder(self) -> str:

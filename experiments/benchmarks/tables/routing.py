@@ -86,7 +86,7 @@ def _varied(folder: Path) -> Callable[[int], dict[str, Tensor]]:
 def _batches(bench: Bench, run: Run, routing: str) -> list[Candidate]:
     draw, options = random.Random(1), bench.options
     texts = [" ".join(draw.choices(WORDS.split(), k=options.length - 2)) for _ in range(options.batch)]
-    found = run.predict(texts, unknown="nearest")
+    found = run.predict(texts, reject="never")
     assert isinstance(found, list)
     tasks = [str(answer.task) for answer in found]
 
@@ -94,7 +94,7 @@ def _batches(bench: Bench, run: Run, routing: str) -> list[Candidate]:
         return _seconds(lambda: run.predict(texts, tasks, batch_size=options.batch))
 
     def routed() -> float:
-        return _seconds(lambda: run.predict(texts, batch_size=options.batch, unknown="nearest"))
+        return _seconds(lambda: run.predict(texts, batch_size=options.batch, reject="never"))
 
     own = f"{counted(len(set(tasks)), 'task')}, {routing}"
     return [Candidate(f"named, {own}", named), Candidate(f"routed, {own}", routed)]
