@@ -181,38 +181,44 @@ class TaskSums:
         nearest_N: Array = np.maximum(self._distances(states_NF, self.means_CF).min(1), 0.0)
         return nearest_N
 
-    def distances(self, states_NF: Array, features_ND: Array | None = None) -> tuple[Array, Array]:
-        """Return how far rows are from the task, and how much that changes if all distances change by their own size.
+    def distances(
+        self, states_NF: Array, features_ND: Array | None = None, rounding: tuple[float, float] = (0.0, 0.0)
+    ) -> tuple[Array, Array]:
+        """Return how far rows are from the task, and how much that can depend on the other rows of a batch.
 
         Args:
             states_NF: what the router reads of the rows.
             features_ND: the vectors that the task's bank gives to its head; needed if the task stored `features`.
+            rounding: how much a distance can depend on the other rows, as a share of itself: that of the states, and that of
+                the bank's vectors.
         """
         squared_N = self.squared_distances(states_NF)
         if self.states is None:
-            return squared_N, squared_N
+            return squared_N, rounding[0] * squared_N
         own_N = np.sqrt(squared_N)
-        far_N, size_N = self.states.standardised(own_N), own_N / self.states.deviation
+        far_N, slack_N = self.states.standardised(own_N), rounding[0] * own_N / self.states.deviation
         if self.features is not None:
             assert features_ND is not None
             seen_N, moments = self.features.distances(features_ND), self.features.moments
             far_N = (STATES_WEIGHT * far_N + moments.standardised(seen_N)) / (STATES_WEIGHT + 1)
-            size_N = (STATES_WEIGHT * size_N + seen_N / moments.deviation) / (STATES_WEIGHT + 1)
-        return far_N, size_N
+            slack_N = (STATES_WEIGHT * slack_N + rounding[1] * seen_N / moments.deviation) / (STATES_WEIGHT + 1)
+        return far_N, slack_N
 
-    def shares(self, states_NF: Array, features_ND: Array | None, rounding: float) -> tuple[Array, Array, Array]:
+    def shares(
+        self, states_NF: Array, features_ND: Array | None, rounding: tuple[float, float] = (0.0, 0.0)
+    ) -> tuple[Array, Array, Array]:
         """Return the share of the task's own rows that are at least as far away as each row, and its limits under rounding.
 
         Args:
-            states_NF: what the router reads of the rows.
+            states_NF: as in `distances`.
             features_ND: as in `distances`.
-            rounding: how much a distance can depend on the other rows of a batch, as a share of itself.
+            rounding: as in `distances`.
 
         Returns:
             The shares, the least and the greatest that they could be in another batch.
         """
-        far_N, size_N = self.distances(states_NF, features_ND)
-        own_N, least_N, most_N = (self.known.share(far_N + step * size_N) for step in (0.0, rounding, -rounding))
+        far_N, slack_N = self.distances(states_NF, features_ND, rounding)
+        own_N, least_N, most_N = (self.known.share(far_N + step * slack_N) for step in (0.0, 1.0, -1.0))
         return own_N, least_N, most_N
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:

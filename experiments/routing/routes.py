@@ -60,7 +60,7 @@ class Routes:
             which_N, name = np.flatnonzero(chosen_N == number), self.tasks[number].name
             own = self.sums[name]
             vectors_ND = None if own.features is None else rows.vectors(name, which_N)
-            found_N[which_N] = own.shares(rows.features(self.layers)[which_N], vectors_ND, 0.0)[0]
+            found_N[which_N] = own.shares(rows.features(self.layers)[which_N], vectors_ND)[0]
         return found_N
 
     def limits(self, chosen_N: NDArray[np.intp]) -> Array:

@@ -94,7 +94,7 @@ def _measured(sums: TaskSums, evidence: Evidence, states_NF: Array, vectors_ND: 
         limit = float(np.interp(FIRST_LIMIT, QUANTILES, sums.known.distances_Q))
         return squared_N / limit, sums.known.share(squared_N)
     if evidence == "both":
-        return sums.distances(states_NF, vectors_ND)[0], sums.shares(states_NF, vectors_ND, 0.0)[0]
+        return sums.distances(states_NF, vectors_ND)[0], sums.shares(states_NF, vectors_ND)[0]
     if evidence == "states":
         assert sums.states is not None
         own_N, moments = np.sqrt(sums.squared_distances(states_NF)), sums.states

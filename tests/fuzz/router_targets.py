@@ -61,7 +61,7 @@ def _check_sums(data: bytes) -> None:
         raise ValueError(str(error)) from error
     sums = TaskSums.from_arrays(arrays)
     vectors_ND = None if sums.features is None else np.zeros((1, sums.features.covariance.width))
-    shares = np.concatenate(sums.shares(np.zeros((1, sums.width)), vectors_ND, 1e-5))
+    shares = np.concatenate(sums.shares(np.zeros((1, sums.width)), vectors_ND, (1e-5, 1e-4)))
     assert ((shares >= 0) & (shares <= 1)).all(), shares
 
 

@@ -138,16 +138,16 @@ def test_distance_is_the_weighted_mean_of_what_the_backbone_and_the_bank_see() -
     for far, near, moments in ((states, own, sums.states), (features, of_bank, sums.features.moments)):
         assert moments.mean == pytest.approx(near.mean())
         parts.append((far - near.mean()) / moments.deviation)
-    far, size = sums.distances(rows, seen)
+    far, slack = sums.distances(rows, seen, (0.02, 0.1))
     np.testing.assert_allclose(far, (STATES_WEIGHT * parts[0] + parts[1]) / (STATES_WEIGHT + 1), rtol=1e-6, atol=1e-8)
-    stretched = (STATES_WEIGHT * states / sums.states.deviation + features / sums.features.moments.deviation) / (
-        STATES_WEIGHT + 1
-    )
-    np.testing.assert_allclose(size, stretched, rtol=1e-6)
-    share, least, most = sums.shares(rows, seen, 0.01)
+    moved = (
+        STATES_WEIGHT * 0.02 * states / sums.states.deviation + 0.1 * features / sums.features.moments.deviation
+    ) / (STATES_WEIGHT + 1)
+    np.testing.assert_allclose(slack, moved, rtol=1e-6)
+    share, least, most = sums.shares(rows, seen, (0.02, 0.1))
     np.testing.assert_allclose(share, sums.known.share(far))
-    np.testing.assert_allclose(least, sums.known.share(far + 0.01 * size))
-    np.testing.assert_allclose(most, sums.known.share(far - 0.01 * size))
+    np.testing.assert_allclose(least, sums.known.share(far + moved))
+    np.testing.assert_allclose(most, sums.known.share(far - moved))
 
 
 def _labelled(seed: int, num_rows: int = 60) -> tuple[Array, NDArray[np.int64]]:
@@ -230,8 +230,8 @@ def test_the_order_of_learning_does_not_change_one_bit(order: list[str]) -> None
 def test_a_row_far_from_all_validation_rows_has_no_share() -> None:
     for sums in (ALL["a"], first_sums_of(read_of(_states(0, 40), _states(100, 40)))):
         far, near = -5 * np.ones((1, 6)), sums.means_CF
-        assert sums.shares(far, None, 0.0)[0].tolist() == pytest.approx([0.0], abs=1e-6)
-        assert sums.shares(near, None, 0.0)[0] > 0.9
+        assert sums.shares(far, None)[0].tolist() == pytest.approx([0.0], abs=1e-6)
+        assert sums.shares(near, None)[0] > 0.9
 
 
 def test_the_statistics_of_few_tasks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +292,8 @@ def test_rows_that_are_all_the_same_give_a_finite_router() -> None:
         sums = make(read_of(same, same, layers=(1,)))
         other = make(read_of(_states(2), _states(3), layers=(1,)))
         assert np.isfinite(router_of({"same": sums, "other": other}).scores(same)).all()
-        assert sums.shares(same, None, 0.0)[0].min() > 0.3
-        assert np.isfinite(sums.shares(_states(4), None, 1e-5)).all()
+        assert sums.shares(same, None)[0].min() > 0.3
+        assert np.isfinite(sums.shares(_states(4), None, (1e-5, 1e-5))).all()
 
 
 FORMS = {
@@ -314,7 +314,7 @@ def test_stored_arrays_are_read_back_exactly(form: str) -> None:
     assert abs(sums.covariance.upper_U).max() <= ONE
     vectors = np.ones((3, 4)) if form == "with vectors" else None
     for one, other in zip(
-        again.shares(_states(9, 3), vectors, 0.1), sums.shares(_states(9, 3), vectors, 0.1), strict=True
+        again.shares(_states(9, 3), vectors, (0.1, 0.1)), sums.shares(_states(9, 3), vectors, (0.1, 0.1)), strict=True
     ):
         assert np.array_equal(one, other)
 
@@ -355,4 +355,4 @@ def test_vectors_that_are_not_finite_are_left_out() -> None:
     broken = replace(vectors, train_ND=np.full((60, 4), np.inf))
     sums = sums_of(read_of(_states(1), validation), vectors=broken)
     assert sums.features is None
-    assert np.isfinite(sums.shares(validation, None, 0.0)).all()
+    assert np.isfinite(sums.shares(validation, None)).all()
