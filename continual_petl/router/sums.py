@@ -45,6 +45,8 @@ MAX_BYTES = 100_000
 """Maximum size of compact statistics."""
 LEAST_COLUMNS, MOST_COLUMNS, FEATURE_COLUMNS = 32, 160, 32
 """Columns of the factor of a compact covariance: of the states, and of the bank's vectors."""
+MOST_POWER = 200
+"""Largest exponent of the power of two that divides a bank's vectors: any number in float32 is below 2^128."""
 LABEL_WEIGHT = 0.2
 """Weight of the frozen states' log-probabilities of labels beside the bank's, in streams with ``protocol: class``."""
 
@@ -102,7 +104,7 @@ class Features:
         """
         own = {name.removeprefix("features_"): array for name, array in arrays.items()}
         means, covariance = Means.from_arrays(own), Compact.from_arrays(own)
-        if own["power"].shape != () or abs(power := int(own["power"])) > 60 or not len(means.powers_C):
+        if own["power"].shape != () or abs(power := int(own["power"])) > MOST_POWER or not len(means.powers_C):
             raise ValueError("the power or the means of the features are out of range")
         if covariance.width != len(means.centre_F):
             raise ValueError(f"features: {covariance.width} variances, means of {len(means.centre_F)} values")
@@ -361,8 +363,8 @@ def sums_of(
 
 
 def _features_of(vectors: VectorsRead, which_N: NDArray[np.intp]) -> Features | None:
-    largest = float(max(np.abs(vectors.train_ND).max(), np.abs(vectors.validation_ND).max()))
-    if not np.isfinite(largest):
+    largest = float(np.abs(np.concatenate([vectors.train_ND, vectors.validation_ND])).max())
+    if not largest < 2.0 ** (MOST_POWER - 1):  # or not a number
         return None
     power = int(np.ceil(np.log2(max(largest, 2.0**-60)))) + 1
     _, which_N = np.unique(which_N, return_inverse=True)

@@ -340,7 +340,7 @@ def test_stored_arrays_are_read_back_exactly(form: str) -> None:
         ("compact", "settings", np.array([0.01, 2.0]), "weight of labels 2.0"),
         ("compact", "settings", np.zeros(3), "settings"),
         ("compact", "known", np.zeros(3), "moments"),
-        ("with vectors", "features_power", np.asarray(99, np.int64), "out of range"),
+        ("with vectors", "features_power", np.asarray(999, np.int64), "out of range"),
         ("with vectors", "features_means_CF", np.zeros((2, 5), np.int8), "wrong shapes"),
         ("with vectors", "features_known", np.array([0.0, np.inf, 1.0]), "moments"),
     ],
@@ -350,9 +350,25 @@ def test_arrays_that_do_not_fit_are_refused(form: str, name: str, value: np.ndar
         TaskSums.from_arrays({**FORMS[form].to_arrays(), name: value})
 
 
-def test_vectors_that_are_not_finite_are_left_out() -> None:
+@pytest.mark.parametrize("split", ["train_ND", "validation_ND"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_vectors_that_are_not_finite_are_left_out(split: str, value: float) -> None:
     _, vectors, validation = _with_vectors(1)
-    broken = replace(vectors, train_ND=np.full((60, 4), np.inf))
-    sums = sums_of(read_of(_states(1), validation), vectors=broken)
+    broken = getattr(vectors, split).copy()
+    broken[-1, 2] = value
+    sums = sums_of(read_of(_states(1), validation), vectors=replace(vectors, **{split: broken}))
     assert sums.features is None
     assert np.isfinite(sums.shares(validation, None)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-3, 1e6, 1e20, 1e38])
+def test_the_size_of_vectors_does_not_matter(scale: float) -> None:
+    _, vectors, validation = _with_vectors(1)
+    expected = sums_of(read_of(_states(1), validation), vectors=vectors)
+    scale = 2.0 ** round(float(np.log2(scale)))
+    large = VectorsRead(
+        train=vectors.train, train_ND=vectors.train_ND * scale, validation_ND=vectors.validation_ND * scale
+    )
+    sums = TaskSums.from_arrays(sums_of(read_of(_states(1), validation), vectors=large).to_arrays())
+    own = sums.shares(validation, large.validation_ND)[0]
+    np.testing.assert_allclose(own, expected.shares(validation, vectors.validation_ND)[0], atol=1e-9)
