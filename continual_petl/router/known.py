@@ -24,6 +24,9 @@ LEAST_SKEWNESS, MOST_SKEWNESS = 0.2, 2.0
 USUAL_DEVIATION, NUM_USUAL = 0.1, 5
 """The deviation of a distance as a share of its mean, if nothing is known, and the number of rows that it counts as: a few
 validation rows that happen to be alike do not make all other rows foreign."""
+LEAST_DEVIATION = 0.1
+"""The least deviation of a distance. Those of rows that differ are larger; if all rows are the same, their distances only
+differ by rounding, which says nothing about other rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,7 +66,7 @@ class Moments:
         mean, num_rows = float(values_N.mean()), len(values_N)
         usual = USUAL_DEVIATION * abs(mean) if usual is None else usual
         variance = (num_rows * float(values_N.var()) + NUM_USUAL * usual**2) / (num_rows + NUM_USUAL)
-        deviation = max(float(np.sqrt(variance)), 1e-9)
+        deviation = max(float(np.sqrt(variance)), LEAST_DEVIATION)
         skewness = float(((values_N - mean) ** 3).mean()) / deviation**3
         return cls(mean=mean, deviation=deviation, skewness=min(MOST_SKEWNESS, max(LEAST_SKEWNESS, skewness)))
 

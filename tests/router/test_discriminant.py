@@ -372,3 +372,12 @@ def test_the_size_of_vectors_does_not_matter(scale: float) -> None:
     sums = TaskSums.from_arrays(sums_of(read_of(_states(1), validation), vectors=large).to_arrays())
     own = sums.shares(validation, large.validation_ND)[0]
     np.testing.assert_allclose(own, expected.shares(validation, vectors.validation_ND)[0], atol=1e-9)
+
+
+def test_a_row_that_is_the_same_as_all_rows_is_one_of_them_in_any_batch() -> None:
+    same, vector = np.tile(_states(1)[:1], (1000, 1)), np.ones((1000, 4))
+    vectors = VectorsRead(train=np.arange(1000), train_ND=vector, validation_ND=vector)
+    sums = sums_of(read_of(same, same), vectors=vectors)
+    rounding = 1 + 1e-7 * np.random.default_rng(0).normal(size=(20, 1))
+    assert sums.shares(same[:20] * rounding, vector[:20] * rounding)[0].min() > 0.1
+    assert sums.shares(_states(2)[:20], -vector[:20])[0].max() < 0.01
