@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import locked
 from continual_petl.banks.config.spec import select_layers
-from continual_petl.errors import InputError, UnusableRowError, counted
+from continual_petl.errors import InputError, StoreError, UnusableRowError, counted
 from continual_petl.heads.predictions import ROUNDING as LABELS_ROUNDING
 from continual_petl.heads.predictions import Prediction
 from continual_petl.kind_registry import kind_of
@@ -341,7 +341,8 @@ class TaskFinder:
             limits: the limit of each row; None for the task's own.
 
         Raises:
-            StoreError: if the stored routing statistics are not the certified ones.
+            StoreError: if the stored routing statistics are not the certified ones, or a task was replaced meanwhile by one
+                whose head does not read one vector per row.
         """
         by_task: dict[str, list[int]] = {}
         for index, route in routes.items():
@@ -350,6 +351,8 @@ class TaskFinder:
         for task, indices in by_task.items():
             sums, (certificate, _) = self.router.sums(task), self._group_of(task)
             features_NF = np.stack([routes[index].features_F for index in indices])
+            if sums.features is not None and not vectors.keys() >= set(indices):
+                raise StoreError(f"task {task!r} was replaced while its rows were being predicted: try again.")
             vectors_ND = None if sums.features is None else np.stack([vectors[index] for index in indices])
             _, *rounding = ROUNDING[certificate.environment.precision]
             for index, share, least, most in zip(

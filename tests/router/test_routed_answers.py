@@ -14,6 +14,7 @@ import pytest
 
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.cli.main import main
+from continual_petl.predictor.task_finder import task_finder
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.settings import alone
@@ -90,6 +91,14 @@ def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder:
     other = learn(_stream(backbone_folder(), ("pairs", "high", "low")), tmp_path / "run")
     texts = _texts("low") + _texts("high")
     assert other.predict(texts) == run.predict(texts)
+
+
+def test_a_task_that_is_replaced_between_the_two_passes_is_named(run: Run) -> None:
+    models = run.session.models
+    finder = task_finder(models)
+    routes = dict(enumerate(finder.routes(["w1"], finder.states(models, ["w1"]))))
+    with pytest.raises(StoreError, match=r"task '(low|high)' was replaced while its rows were being predicted"):
+        finder.known(routes, {}, {})  # the new task's head does not read one vector per row
 
 
 def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
