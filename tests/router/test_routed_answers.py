@@ -14,6 +14,7 @@ import pytest
 
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.cli.main import main
+from continual_petl.engine.task import learn_task
 from continual_petl.predictor.task_finder import task_finder
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -216,3 +217,16 @@ def test_trials_of_a_sweep_store_no_routing_statistics(backbone_folder: Folder) 
     spec = _stream(backbone_folder()).spec
     assert spec.resolved_routing(spec.tasks[0]) != "off"
     assert alone(spec, spec.tasks[0], seed=3).routing.statistics == "off"
+
+
+def test_a_limit_that_a_run_of_an_earlier_release_cannot_store_is_reported(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn_task, "has_first_format", lambda store: True)
+    tasks = [labelled_task("low", routing={"reject": 0.3}), labelled_task("high")]
+    other = learn(routed_stream(backbone_folder(), tasks), tmp_path / "run")
+    assert other.predict(STRANGE, reject="never").known is not None
+    noted = {name: [own for own in other.store.certificate(name).notices if "limit" in own] for name in ("low", "high")}
+    assert len(noted["low"]) == 1
+    assert "reject: 0.3, is not stored" in noted["low"][0]
+    assert noted["high"] == []

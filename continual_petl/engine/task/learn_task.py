@@ -235,8 +235,15 @@ def _router_sums(run: TaskRun) -> tuple[dict[str, Tensor] | None, list[str]]:
         return None, notices
     first = has_first_format(run.store)
     rows = run.rows_read(layers_to_read(num_layers_of(run.backbone), NUM_LAYERS[routing], first_format=first))
+    limit = spec.resolved_reject(run.task)
     if first:
         sums = first_sums_of(rows)
+        if limit != sums.reject:
+            notices = [
+                f"task {run.plan.name!r}: the limit of the stream, reject: {limit:g}, is not stored, because an earlier "
+                "release began this run, and its routing statistics hold no limit. Its rows are unknown below "
+                f"{sums.reject:g}; give the limit when you ask: `--reject {limit:g}`, or `predict(rows, reject={limit:g})`."
+            ]
     else:
         alike, own = likeness(rows.train_NF), run.task.routing is not None and run.task.routing.reject is not None
         # Rows that are all alike do not say what is foreign, so the task only rejects rows if it is told to.
@@ -247,7 +254,7 @@ def _router_sums(run: TaskRun) -> tuple[dict[str, Tensor] | None, list[str]]:
             rows,
             "full" if routing == "full" else "compact",
             vectors,
-            reject=0.0 if notices else spec.resolved_reject(run.task),
+            reject=0.0 if notices else limit,
             label_weight=LABEL_WEIGHT if spec.protocol == "class" else 0.0,
         )
     return {name: torch.from_numpy(array.copy()) for name, array in sums.to_arrays().items()}, notices
