@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from continual_petl.errors import StoreError
 from continual_petl.router.sums import ONE, Array, TaskSums, shrunk, square
 from continual_petl.router.totals import Totals
 
@@ -86,11 +87,12 @@ class Router:
         """Return a task's statistics.
 
         Raises:
-            StoreError: if they are not the certified ones.
+            StoreError: if they are not the certified ones, or the task was replaced by one without any.
         """
         if task not in self._kept:
             own = self._sums_of(task)
-            assert own is not None
+            if own is None:
+                raise StoreError(f"task {task!r} was replaced by one without routing statistics: try again.")
             self._kept[task] = own
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)

@@ -368,6 +368,8 @@ def _features_of(vectors: VectorsRead, which_N: NDArray[np.intp]) -> Features | 
         return None
     power = int(np.ceil(np.log2(max(largest, 2.0**-60)))) + 1
     _, which_N = np.unique(which_N, return_inverse=True)
+    if np.bincount(which_N).min() < MIN_ROWS_PER_LABEL:  # of the rows that were drawn
+        which_N = np.zeros_like(which_N)
     _, centred_ND, means_BD = around(vectors.train_ND / 2.0**power, which_N)
     found = Features(
         means=Means.of(means_BD),

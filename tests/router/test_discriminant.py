@@ -15,7 +15,7 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.router.discriminant import CONFIDENCE, Router, shrinkage
 from continual_petl.router.known import QUANTILES, Quantiles
 from continual_petl.router.sums import (
@@ -249,6 +249,23 @@ def test_the_statistics_of_few_tasks_are_kept(monkeypatch: pytest.MonkeyPatch) -
     for name in ("a", "a", "b", "a", "c", "a", "b"):
         assert router.sums(name) is ALL[name]
     assert reads == ["a", "b", "c", "b"]
+
+
+def test_a_task_that_lost_its_statistics_meanwhile_is_named() -> None:
+    totals = Totals()
+    totals.add("a", "a", ALL["a"])
+    with pytest.raises(StoreError, match="task 'a' was replaced by one without routing statistics: try again"):
+        Router(totals, lambda task: None).sums("a")
+
+
+def test_labels_with_few_of_the_drawn_rows_leave_one_mean_of_the_vectors() -> None:
+    _, vectors, validation = _with_vectors(1)
+    labels = np.arange(60) % 2
+    for drawn, expected in ((np.arange(2 * MIN_ROWS_PER_LABEL), 2), (np.arange(2 * MIN_ROWS_PER_LABEL - 1), 1)):
+        few = replace(vectors, train=drawn, train_ND=vectors.train_ND[drawn])
+        sums = sums_of(read_of(_states(1), validation, labels), vectors=few)
+        assert sums.features is not None
+        assert (len(sums.means_CF), len(sums.features.means.values_CF)) == (2, expected)
 
 
 @pytest.mark.parametrize("number", [5, 40])
