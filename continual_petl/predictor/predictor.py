@@ -17,14 +17,13 @@ from continual_petl.learner.respond import respond
 from continual_petl.predictor.batching import groups, mixed_batches, same_batches
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.records import Row
+from continual_petl.predictor.routes import check_candidates, with_candidates
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
 from continual_petl.predictor.task_finder import (
-    check_candidates,
     chosen_states,
     found_predictions,
     kept_states,
     task_finder,
-    with_candidates,
     with_states,
 )
 from continual_petl.router.row_states import StatesBelow

@@ -19,8 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.predictor.generate import check_generates
 from continual_petl.predictor.records import Row, RowForm, standard_columns
+from continual_petl.predictor.routes import MAX_CANDIDATES
 from continual_petl.predictor.row_checks import check_request
-from continual_petl.predictor.task_finder import MAX_CANDIDATES
 from continual_petl.serve.accepted_rows import IMAGE, PAIR, TEXT, UNNAMED, AcceptedRows, Form, bare, in_words
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row, no_routing

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from continual_petl.kind import MAX_OPTIONS
-from continual_petl.predictor.task_finder import MAX_CANDIDATES
+from continual_petl.predictor.routes import MAX_CANDIDATES
 from continual_petl.serve.accepted_rows import PAIR, UNNAMED, AcceptedRows, Form, bare
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES

@@ -21,15 +21,14 @@ from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, Row, candidates_of, record_of, route_of
+from continual_petl.predictor.routes import Route, with_candidates
 from continual_petl.predictor.task_finder import (
     Encoding,
-    Route,
     TaskFinder,
     chosen_states,
     found_predictions,
     kept_states,
     task_finder,
-    with_candidates,
 )
 from continual_petl.router.row_states import StatesBelow
 from continual_petl.router.sums import Array

@@ -13,7 +13,7 @@ import pytest
 
 from continual_petl import Run
 from continual_petl.heads.predictions import ROUNDING
-from continual_petl.predictor.task_finder import ROUNDING as ROUTE_ROUNDING
+from continual_petl.predictor.routes import ROUNDING as ROUTE_ROUNDING
 from experiments.benchmarks.batch_rounding import measure, stream_of, writing_stream_of
 from experiments.benchmarks.waiting import CHOSEN, SETTINGS, busy
 from tests.docs.blocks import ROOT
