@@ -23,6 +23,7 @@ from torch import Tensor
 
 from continual_petl import Run, learn
 from continual_petl.errors import counted
+from continual_petl.router.clusters import Means
 from continual_petl.router.discriminant import Router
 from continual_petl.router.totals import keep_totals, read_sums, totals_of
 from continual_petl.store.store import Store
@@ -78,7 +79,7 @@ def _varied(folder: Path) -> Callable[[int], dict[str, Tensor]]:
 
     def sums(number: int) -> dict[str, Tensor]:
         moved = own.means_CF + 0.02 * np.random.default_rng(number).standard_normal(own.means_CF.shape)
-        return {name: torch.from_numpy(array.copy()) for name, array in (arrays | {"means_CF": moved}).items()}
+        return {name: torch.from_numpy(array.copy()) for name, array in (arrays | Means.of(moved).to_arrays()).items()}
 
     return sums
 
