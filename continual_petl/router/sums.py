@@ -50,6 +50,9 @@ MOST_POWER = 200
 LABEL_WEIGHT = 0.2
 """Weight of the frozen states' log-probabilities of labels beside the bank's, in streams with ``protocol: class``."""
 
+_STANDARD = Moments(mean=0.0, deviation=1.0, skewness=1.0)
+"""Stands for the moments of validation rows until their distances are known."""
+
 Form = Literal["compact", "full"]
 _FIRST = {
     "layers_K": np.int64,
@@ -349,8 +352,8 @@ def sums_of(
         counts_C=counts_C,
         means=Means.of(means_CF),
         covariance=exact_covariance(centred_NF) if form == "full" else Compact.of(centred_NF, num_columns),
-        known=Moments(mean=0.0, deviation=1.0, skewness=1.0),
-        states=Moments(mean=0.0, deviation=1.0, skewness=1.0),
+        known=_STANDARD,
+        states=_STANDARD,
         reject=reject,
         label_weight=label_weight,
     )
@@ -375,7 +378,7 @@ def _features_of(vectors: VectorsRead, which_N: NDArray[np.intp]) -> Features | 
         means=Means.of(means_BD),
         covariance=Compact.of(centred_ND, FEATURE_COLUMNS),
         power=power,
-        moments=Moments(mean=0.0, deviation=1.0, skewness=1.0),
+        moments=_STANDARD,
     )
     return replace(found, moments=Moments.of(found.distances(vectors.validation_ND)))
 

@@ -1,4 +1,4 @@
-"""How well rows that belong to no learned task are told from those that do, by each kind of evidence.
+"""How well the router separates rows of no learned task from rows of its tasks, by each kind of evidence.
 
 Evidence of a row is its distance from the most probable task: in the frozen states, in the vectors that the task's bank
 gives to its head, or in both (`TaskSums.distances`). In the first format, the distance is relative to the 99 % quantile of
@@ -39,7 +39,7 @@ def auroc(known_P: Array, unknown_Q: Array) -> float:
 
 
 def told_apart(routes: Routes, evidence: Evidence, groups: Mapping[str, Mapping[str, Rows]]) -> dict[str, Any]:
-    """Return how well foreign rows are told from the test rows of a router's own tasks on single texts.
+    """Return how well foreign rows are separated from the test rows of a router's own tasks on single texts.
 
     Args:
         routes: the router.

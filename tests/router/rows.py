@@ -48,7 +48,7 @@ def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> d
     sizes = {"train": 60, "validation": 30, "test": 16}
     data = {split: rows_of(words, size, seed, name=name) for seed, (split, size) in enumerate(sizes.items())}
     columns = {"columns": {"text_pair": "text_pair"}} if words == "pairs" else {}
-    # So few words are near-duplicates, which would only reject rows if they are told to.
+    # Texts of so few words are near-duplicates, so the task rejects rows only with an explicit limit.
     return {"name": name, "kind": "classification", "data": data, "routing": {"reject": 0.01}, **columns, **more}
 
 

@@ -154,7 +154,7 @@ def _cell(session: Session, finder: TaskFinder, certificate: Certificate, rows: 
 
 
 def indistinguishable(cells: Sequence[RoutedCell], new: str) -> list[str]:
-    """Return one notice about the tasks that cannot be told apart from a new one without their names; none if there are none.
+    """Return one notice about tasks that the router confuses with a new one; an empty list if there are none.
 
     That is the new task if fewer than 80 % of its rows are recognised as its own, and each earlier task of which this is
     true and whose rows the new task takes: fewer than 80 % of those that go to either of the two go to the right one. So

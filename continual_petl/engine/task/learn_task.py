@@ -246,7 +246,7 @@ def _router_sums(run: TaskRun) -> tuple[dict[str, Tensor] | None, list[str]]:
             ]
     else:
         alike, own = likeness(rows.train_NF), run.task.routing is not None and run.task.routing.reject is not None
-        # Rows that are all alike do not say what is foreign, so the task only rejects rows if it is told to.
+        # Near-duplicate training rows do not show which rows are foreign, so such a task rejects only with an explicit limit.
         notices = [] if own else near_duplicate_notices(run.plan.name, alike)
         with run.learner.evaluating():
             vectors = vectors_read(run, run.data.train, run.data.validation, pad)
