@@ -24,6 +24,8 @@ Distances = Callable[[Array, Array], Array]
 
 ONE = 2**30
 """The number 1 in fixed point; states have length one in each layer, so no covariance of theirs exceeds it."""
+LARGEST_MEAN = 1000.0
+"""Limit of the values of stored means, far above those of any states: distances from means within it never overflow."""
 LARGEST, LEAST_POWER = 7, -15
 """Largest number in a factor, and the smallest power of two that multiplies a column: products are multiples of 2^-30."""
 
@@ -211,6 +213,11 @@ class Means:
         if not np.isfinite(centre_F).all() or (np.abs(powers_C) > 60).any():
             raise ValueError("a value of the means is not finite, or a power is out of range")
         return cls(centre_F=centre_F, whole_CF=whole_CF, powers_C=powers_C)
+
+
+def in_range(means_CF: Array) -> bool:
+    """Return whether all values of means are numbers within `LARGEST_MEAN`."""
+    return bool((np.abs(means_CF) <= LARGEST_MEAN).all())  # no comparison holds for what is not a number
 
 
 def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from continual_petl.router.clusters import ONE as ONE
 from continual_petl.router.clusters import Array as Array
-from continual_petl.router.clusters import Arrays, Compact, Distances, Exact, Means, exact_covariance
+from continual_petl.router.clusters import Arrays, Compact, Distances, Exact, Means, exact_covariance, in_range
 from continual_petl.router.clusters import shrunk as shrunk
 from continual_petl.router.clusters import square as square
 from continual_petl.router.known import QUANTILES, Moments, Quantiles
@@ -150,10 +150,9 @@ class TaskSums:
         if self.counts_C.shape != (num_means,):
             raise ValueError(f"got {num_means} means, but row counts for {len(self.counts_C)} means")
         if not (
-            np.isfinite(self.means_CF).all()
-            and (isinstance(self.known, Moments) or np.isfinite(self.known.distances_Q).all())
+            in_range(self.means_CF) and (isinstance(self.known, Moments) or np.isfinite(self.known.distances_Q).all())
         ):
-            raise ValueError("a value is not finite")
+            raise ValueError("a value is out of range")
         if not 0 <= self.reject < 1 or not 0 <= self.label_weight <= 1:
             raise ValueError(f"settings out of range: reject {self.reject}, weight of labels {self.label_weight}")
 

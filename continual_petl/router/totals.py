@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from continual_petl.errors import InputError, StoreError
+from continual_petl.router.clusters import in_range
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.certificate.values import as_tensors
@@ -164,9 +165,7 @@ def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
     fits = arrays["counts_M"].shape == (num_means,) and arrays["total_U"].shape == (width * (width + 1) // 2,)
     if not fits or (numbers_T < 0).any() or numbers_T.sum() != num_means:
         raise ValueError("the shapes of the arrays do not match")
-    if num_means and not (
-        (arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and np.isfinite(means_MF).all()
-    ):
+    if num_means and not ((arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and in_range(means_MF)):
         raise ValueError("a number is out of range")
 
 
