@@ -12,7 +12,7 @@ from experiments.continual import lower_rates
 from experiments.continual.comparison import body, figures, reproduces
 from experiments.continual.headline import headline
 from experiments.continual.methods import Stream
-from experiments.continual.published import FIVE
+from experiments.published.streams import FIVE
 from experiments.studies.study import Study
 
 STREAM = Stream(

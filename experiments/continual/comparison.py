@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.continual import findings, lower_rates, published
+from experiments.continual import findings, lower_rates
 from experiments.continual.measures import METRICS, Measures
 from experiments.continual.methods import (
     BANKS,
@@ -21,6 +21,8 @@ from experiments.continual.methods import (
     limited,
 )
 from experiments.continual.sizes import size_of
+from experiments.published.streams import shown as shown_tables
+from experiments.published.table import Table
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import counted, mean_of, shown
@@ -35,7 +37,7 @@ score of a task before it was learned, when it has no head yet, so it is not def
 `continual_petl.metrics`."""
 
 
-def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book: Book) -> str:
+def body(stream: Stream, tables: tuple[Table, ...], scale: Scale, book: Book) -> str:
     """Return the text of the page that compares methods on a stream."""
     measures = Measures(stream, scale, book)
     sections = {
@@ -45,7 +47,7 @@ def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book
         "Costs": _sizes(measures),
         "Task by task": _tasks(measures),
         "Rates": _rates(measures),
-        "Published figures": published.shown(tables),
+        "Published figures": shown_tables(tables),
     }
     return "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items())
 

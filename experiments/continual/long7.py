@@ -11,7 +11,7 @@ from functools import partial
 
 from experiments.continual.comparison import body, figures, reproduces
 from experiments.continual.methods import Stream
-from experiments.continual.published import FIFTEEN
+from experiments.published.streams import FIFTEEN
 from experiments.studies.study import Study
 
 STREAM = Stream(

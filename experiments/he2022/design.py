@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from experiments.he2022.published import TABLE_3, TABLE_4, TABLE_5, TABLE_6, Texts, texts
 from experiments.he2022.rows import GAPS, TASKS, Row, gap_by_task, mean_score, stages
 from experiments.he2022.settings import LARGE, SMALL, design_rows, encoder_rows, find
 from experiments.he2022.table import Cell, size, table
+from experiments.published.he2022 import TABLE_3, TABLE_4, TABLE_5, TABLE_6, Texts, texts
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale

@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.he2022.budgets import Model, Spec, count, sized, whole
-from experiments.he2022.published import TABLE_3, TABLE_6, TABLE_12, Texts, texts
 from experiments.he2022.settings import preset, written
 from experiments.he2022.table import Cell, size, table
+from experiments.published.he2022 import TABLE_3, TABLE_6, TABLE_12, Texts, texts
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale

@@ -13,18 +13,18 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from experiments.he2022 import published
 from experiments.he2022.figure import score_by_share
 from experiments.he2022.rows import GAPS, TASKS, Row, gap_by_task, mean_score, stages
 from experiments.he2022.settings import LARGE, MIDDLE, encoder_rows, find
 from experiments.he2022.table import Cell, size, table
+from experiments.published import he2022 as published
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
-_IN_PAPER = {
+IN_PAPER = {
     ("full fine-tuning", None): "full",
     ("BitFit", None): "bitfit",
     ("prefix", MIDDLE): "prefix",
@@ -32,6 +32,7 @@ _IN_PAPER = {
     ("Houlsby", MIDDLE): "adapter",
     ("MAM (flat)", MIDDLE): "mam",
 }
+"""The rows of the paper's Table 2, by method and budget."""
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
@@ -56,7 +57,7 @@ def body(scale: Scale, book: Book) -> str:
 def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
     scores = [row.score(scale, book, task) for task in TASKS]
     rate = row.rate(scale, book)
-    paper = published.encoder(published.TABLE_2.get(_IN_PAPER.get((row.name, row.budget), "")))
+    paper = published.encoder(published.TABLE_2.get(IN_PAPER.get((row.name, row.budget), "")))
     return [
         row.name,
         *size(row.parameters, row.share),

@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.houlsby2019.compare import EIGHT
+from experiments.published.houlsby2019 import SIZES as SIZES_PUBLISHED
 from experiments.studies.ledger import Book
 from experiments.studies.plots import against_parameters
 from experiments.studies.scale import Scale
@@ -132,12 +133,8 @@ def _robust(scale: Scale, book: Book) -> str:
     rows = [f"| size | {' | '.join(tasks)} | mean | GLUE, BERT-large, in the paper |", "|---:" * (len(tasks) + 3) + "|"]
     for (m, by_task), mean in zip(robust(scale).items(), robust_means(scale, book).values(), strict=True):
         cells = [shown(mean_of(scores_of(book, each, "validation"))) for each in by_task.values()]
-        rows.append(f"| {m} | {' | '.join(cells)} | {shown(mean)} | {PUBLISHED[m]} |")
+        rows.append(f"| {m} | {' | '.join(cells)} | {shown(mean)} | {SIZES_PUBLISHED[m]} |")
     return "\n".join(rows)
-
-
-PUBLISHED = {8: 86.2, 64: 85.8, 256: 85.7}
-"""Houlsby et al. 2019, section 3.6: mean validation score over GLUE."""
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:

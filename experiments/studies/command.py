@@ -17,6 +17,7 @@ import torch
 from continual_petl.errors import InputError
 from experiments.benchmarks.machine import commit, describe, versions
 from experiments.benchmarks.markdown import replace_section
+from experiments.ledger.page import write_ledger
 from experiments.studies import readme
 from experiments.studies.ledger import Book, Ledger, Line, Made
 from experiments.studies.made_up import make_up
@@ -177,12 +178,13 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Regenerate all pages and RESULTS.md from the ledgers; README and docs/results.md, too, if they are the repository's."""
+    """Regenerate all pages, RESULTS.md and LEDGER.md; README and docs/results.md, too, if they are the repository's."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:
         write_page(study, request.scale, book, request.out)
     write_results(studies, request.scale, book, request.out)
+    write_ledger(request.scale, book, request.out)
     if request.out == EXPERIMENTS and request.scale == SMALL:
         for path, text in ((README, readme.summary(SMALL, book)), (RESULTS, readme.section(studies, SMALL, book))):
             replace_section(path, readme.BEGIN, readme.END, text)

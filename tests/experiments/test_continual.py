@@ -29,8 +29,8 @@ from experiments.continual.methods import (
     Method,
     Stream,
 )
-from experiments.continual.published import FIFTEEN, FIVE, shown
 from experiments.continual.sizes import size_of
+from experiments.published.streams import FIFTEEN, FIVE, shown
 from experiments.studies.ledger import Book, Line
 from experiments.studies.page import trials_of
 from experiments.studies.scale import QUICK, SMALL

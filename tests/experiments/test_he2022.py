@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.he2022 import design, generation, methods, published
+from experiments.he2022 import design, generation, methods
 from experiments.he2022.budgets import NEAR, Model, Spec, count, sized, whole
 from experiments.he2022.rows import Row, gap_by_task
 from experiments.he2022.settings import BUDGETS, LARGE, MIDDLE, SMALL, design_rows, encoder_rows, find, mam, preset
+from experiments.published import he2022 as published
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.page import write_page
@@ -194,7 +195,7 @@ def test_published_shares_match_the_papers_formulas() -> None:
     assert all(published.TABLE_3[name] == published.TABLE_12[name] for name in shared)
 
 
-@pytest.mark.parametrize("name", ["studies.claims", "he2022.published", "he2022.table"])
+@pytest.mark.parametrize("name", ["studies.claims", "he2022.table", "published.he2022", "published.table"])
 def test_doctests_pass(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"experiments.{name}")).failed == 0
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.houlsby2019 import ablation, compare, sweep, tradeoff, variants
+from experiments.routing.result import RESULTS as ROUTING
 from experiments.studies import __main__ as main_module
 from experiments.studies import command as command_module
 from experiments.studies.ledger import Book
@@ -110,13 +111,14 @@ def test_results_count_the_hours_of_shared_trials_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_committed_pages_match_the_ledgers(tmp_path: Path) -> None:
-    for file in command_module.ledgers(command_module.EXPERIMENTS):
+    raw = (*command_module.ledgers(command_module.EXPERIMENTS), *ROUTING.glob("*.json"))
+    for file in raw:
         copy = tmp_path / file.relative_to(command_module.EXPERIMENTS)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     assert main_module.main(["pages", "--out", str(tmp_path)]) == 0
     pages = sorted(tmp_path.rglob("*.md"))
-    assert len(pages) == 1 + len(NAMES)
+    assert len(pages) == 2 + len(NAMES)
     for page in pages:
         committed = command_module.EXPERIMENTS / page.relative_to(tmp_path)
         assert committed.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (

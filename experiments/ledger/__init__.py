@@ -1,0 +1,1 @@
+"""LEDGER.md: published numbers beside ours, generated from `experiments.published` and the raw results."""
