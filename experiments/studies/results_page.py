@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import fsum
@@ -11,6 +12,7 @@ from experiments.studies.ledger import Book
 from experiments.studies.page import page_name, trials_of
 from experiments.studies.scale import Scale
 from experiments.studies.study import Claim, Study
+from experiments.studies.trial import TASKS
 
 HEAD = """# Which results reproduce
 
@@ -25,32 +27,81 @@ sentence pairs, including Yahoo Answers and entailment data, but without labels.
 def write_results(studies: Sequence[Study], scale: Scale, book: Book, out: Path) -> Path:
     """Write RESULTS.md below ``out``; return the file."""
     file = out / page_name("RESULTS", scale)
+    claims = [(study, list(study.reproduces(scale, book)) if study.reproduces else []) for study in studies]
     parts = [
         HEAD,
         _ONE_SEED if scale.num_seeds == 1 else "",
-        _overview(studies, scale, book),
-        *(_section(study, scale, book) for study in studies),
+        _at_a_glance(claims, scale),
+        _overview(claims, scale, book),
+        *(_section(study, rows) for study, rows in claims),
     ]
     file.write_text("\n".join(part.rstrip() + "\n" for part in parts if part), encoding="utf-8")
     return file
 
 
-def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    rows = ["| study | trials | hours of training | finished | claims that hold |", "|---|---:|---:|---|---:|"]
+Claims = Sequence[tuple[Study, Sequence[Claim]]]
+
+
+def _at_a_glance(claims: Claims, scale: Scale) -> str:
+    """Return what is true, what is not known and what is false, by study, without numbers."""
+    parts = [_GLANCE.format(ledger=page_name("LEDGER", scale))]
+    for word, holds in (("True", True), ("Not known", None), ("False", False)):
+        found = [
+            f"* [{_without_source(study.title)}]({_page(study, scale)}): {'; '.join(short)}"
+            for study, rows in claims
+            if (short := _short([row.claim for row in rows if row.holds is holds]))
+        ]
+        parts.append("\n".join([f"## {word} at this scale", "", *(found or ["Nothing."])]))
+    return "\n\n".join(parts)
+
+
+_GLANCE = """The first three sections say in short which claims are true, which are not known (the difference is too small for
+the number of seeds, or the backbone too weak) and which are false at this scale; the rest gives the numbers.
+[LEDGER.md]({ledger}) has the papers' numbers beside ours."""
+
+
+def _short(claims: Sequence[str]) -> list[str]:
+    """Return claims without their source; a claim about several tasks once, with its tasks.
+
+    Example:
+        >>> _short(["Small is enough (Table 1), trec", "Small is enough (Table 1), sst2", "MAM (flat) wins (Table 2)"])
+        ['Small is enough (trec, sst2)', 'MAM (flat) wins']
+    """
+    tasks: dict[str, list[str]] = {}
+    for claim in claims:
+        text, comma, task = claim.rpartition(", ")
+        own = bool(comma) and task in TASKS
+        tasks.setdefault(_without_source(text if own else claim), []).extend([task] if own else [])
+    return [f"{text} ({', '.join(names)})" if names else text for text, names in tasks.items()]
+
+
+def _without_source(text: str) -> str:
+    """Return a title or a claim without the parenthesis at its end, which names its source."""
+    return re.sub(r" \([^()]*\)$", "", text)
+
+
+def _overview(claims: Claims, scale: Scale, book: Book) -> str:
+    rows = [
+        "## Studies",
+        "",
+        "| study | trials | hours of training | finished | claims that hold |",
+        "|---|---:|---:|---|---:|",
+    ]
     every: set[str] = set()
     all_whole = True
-    for study in studies:
+    for study, found in claims:
         trials, whole = trials_of(study, scale, book)
         keys = {trial.key for trial in trials} & book.lines.keys()
         every |= keys
-        claims = study.reproduces(scale, book) if study.reproduces else []
-        held = f"{sum(row.holds is True for row in claims)} of {len(claims)}" if claims else ""
+        held = f"{sum(row.holds is True for row in found)} of {len(found)}" if found else ""
         cells = (f"[{study.title}]({_page(study, scale)})", str(len(keys)), f"{_hours(book, keys):.1f}")
         rows.append(f"| {' | '.join(cells)} | {'yes' if whole else '**no**'} | {held} |")
         all_whole &= whole
     whole_machine = _hours(book, every, divided=True)
     rows += ["", _TOTAL.format(trials=len(every), hours=_hours(book, every), whole_machine=whole_machine)]
-    return "\n".join(rows + _again(book, every) + (_first_seed(studies, scale, book) if all_whole else []))
+    return "\n".join(
+        rows + _again(book, every) + (_first_seed([study for study, _ in claims], scale, book) if all_whole else [])
+    )
 
 
 def _again(book: Book, keys: set[str]) -> list[str]:
@@ -84,8 +135,7 @@ def _hours(book: Book, keys: Iterable[str], divided: bool = False) -> float:
     return fsum(float(line.outcome.get("wall", 0)) / jobs[line.key] for line in lines) / 3600
 
 
-def _section(study: Study, scale: Scale, book: Book) -> str:
-    claims = study.reproduces(scale, book) if study.reproduces else []
+def _section(study: Study, claims: Sequence[Claim]) -> str:
     if not claims:
         return ""
     rule = [study.rule[0].upper() + study.rule[1:] + ".", ""] if study.rule else []

@@ -99,6 +99,31 @@ def test_results_show_which_claims_hold(tmp_path: Path) -> None:
     assert [text.count(f"| a | b | {word} |") for word in ("yes", "**no**", "unclear")] == [1, 1, 1]
 
 
+def test_results_begin_with_what_is_true_not_known_and_false(tmp_path: Path) -> None:
+    said = {
+        "Small is enough (Table 1), trec": True,
+        "Small is enough (Table 1), sst2": True,
+        "Small is enough (Table 1), cola": False,
+        "MAM (flat) is best (Table 2)": None,
+    }
+    rows = [Claim(claim=claim, found="", holds=holds, why="") for claim, holds in said.items()]
+    study = Study(
+        name="houlsby2019/some", title="Some (after a paper)", plan=lambda s, b: iter([[TRIAL]]), body=lambda s, b: "",
+        reproduces=lambda s, b: rows,
+    )  # fmt: skip
+    text = write_results([study], SMALL, Book(), tmp_path).read_text().partition("## Studies")[0]
+    found = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in text.split("## ")[1:]}
+    link = "* [Some](houlsby2019/results/some.md): "
+    assert found == {
+        "True at this scale": f"{link}Small is enough (trec, sst2)",
+        "Not known at this scale": f"{link}MAM (flat) is best",
+        "False at this scale": f"{link}Small is enough (cola)",
+    }
+    assert "[LEDGER.md](LEDGER.md)" in text
+    alone = write_results([], SMALL, Book(), tmp_path).read_text()
+    assert alone.count("Nothing.") == 3
+
+
 def test_results_count_the_hours_of_shared_trials_once(tmp_path: Path) -> None:
     name = "houlsby2019/compare"
     book = filled(find(name), SMALL, lambda trial: _given(trial) | {"wall": 36.0})
