@@ -69,12 +69,22 @@ def _write_report(folder: Path, facts: RunFacts, *, live: bool) -> Path:
     return page
 
 
-def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = False) -> Path:
-    """Write a page that compares several runs; see `write_report`."""
+def write_comparison(
+    folder: Path, runs: Sequence[RunFacts], *, live: bool = False, more: Sequence[Section] = ()
+) -> Path:
+    """Write a page that compares several runs; see `write_report`.
+
+    Args:
+        folder: the output folder.
+        runs: the facts about each run.
+        live: whether the page checks for a newer one.
+        more: sections that follow the first one.
+    """
     for facts in runs:
         refuse_links_inside(facts.folder, folder)
     names = compared_runs.named(runs)
-    parts = compared_runs.sections(names)
+    first, *others = compared_runs.sections(names)
+    parts = [first, *more, *others]
     title = " vs. ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
     with _none_if_failing(folder):
         make_folder(folder)

@@ -103,7 +103,7 @@ COMMANDS = {
     },
     "push": {"--task", "--format", "--private", "--revision", "--remote-code", "--json"},
     "import": {"--base", "--data", "--json", "--kind", "--labels", "--pooling", "--remote-code", "--task", "--wait"},
-    "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
+    "report": {"--output", "--open", "--serve", "--port", "--rows", "--beside", "--remote-code", "--json"},
     "list": {"--json", "--remote-code"},
     "show": {"--task", "--json", "--remote-code"},
     "sign": {"--json", "--key", "--remote-code"},

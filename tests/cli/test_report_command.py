@@ -27,6 +27,11 @@ RUN = "FOLDER/run"
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
         ([RUN, "--rows", "--serve"], "--rows evaluates on the test rows of one run, once: leave out --serve"),
         ([RUN, "FOLDER/other", "--rows"], "--rows evaluates on the test rows of one run"),
+        ([RUN, "--beside", "FOLDER/a.jsonl", "--serve"], "--beside compares one run with other packages: leave out"),
+        ([RUN, "--beside", "FOLDER/a.jsonl", "--rows"], "--beside compares one run with other packages: leave out"),
+        ([RUN, "FOLDER/other", "--beside", "FOLDER/a.jsonl"], "--beside compares one run with other packages"),
+        ([RUN, "--beside", "FOLDER/none.jsonl"], "none.jsonl: cannot be read"),
+        ([RUN, "--beside", "FOLDER/none.jsonl", "--json"], "none.jsonl: cannot be read"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed: 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run was given twice"),
@@ -70,6 +75,23 @@ def test_comparison_is_printed_as_json(bench: Bench, tmp_path: Path, capsys: Any
     shutil.copytree(bench.folder / "run", tmp_path / "again")
     assert bench.main("report", RUN, str(tmp_path / "again"), "--json") == 0
     assert [load["stream"] for load in json.loads(capsys.readouterr().out)] == ["files", "files"]
+
+
+def test_results_of_other_packages_appear_beside_the_run(bench: Bench, capsys: Any) -> None:
+    file = bench.folder / "others.jsonl"
+    line = {"method": "EWC", "package": "avalanche-lib 0.6.0", "tasks": ["single"], "matrix": [[0.25]]}
+    file.write_text(json.dumps(line))
+    assert bench.main("report", RUN, "--beside", str(file)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    # In a narrow terminal, the words of a cell are on several lines.
+    assert all(word in shown for word in ("EWC", "avalanche-lib", "verified", "0.2500"))
+    assert "not verified by this package" in (bench.folder / "run/report/comparison/index.html").read_text()
+    assert bench.main("report", RUN, "--beside", str(file), "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["beside"]
+    assert (found["acc"], found["bwt"], found["verified"]) == (0.25, None, False)
+    file.write_text(json.dumps(line | {"tasks": ["other"]}))
+    assert bench.main("report", RUN, "--beside", str(file)) == 2
+    assert "its tasks are other, those of the run single" in capsys.readouterr().err
 
 
 def test_wrong_predictions_are_included_on_request(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,3 +70,15 @@ def overrides() -> list[bytes]:
         "--tasks.a.data.train.0.text='x'\n--data_dir=/tmp\n--trainer.devices=1\n--tasks.0.name=z\n--tasks.z.kind=regression",
     )
     return [text.encode() for text in texts]
+
+
+TRIAL_TASKS = ("one", "two")
+"""The tasks of the run beside which other results are shown."""
+
+
+def trials() -> list[bytes]:
+    """Return files of results of other packages."""
+    trial = {"method": "EWC", "package": "a 1.0", "tasks": TRIAL_TASKS, "matrix": [[0.9, None], [0.5, 0.8]]}
+    more = {"settings": {"a": [1, {"b": None}]}, "order": ["one", "two"], "seed": 1, "seconds": 2.5, "kept_bytes": 7}
+    lines = [json.dumps(each).encode() for each in (trial, trial | more, trial | {"tuning": True})]
+    return [lines[0], b"\n".join(lines) + b"\n"]

@@ -5,6 +5,8 @@ To fuzz another reader, write a function that takes bytes, and add it to `TARGET
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from pydantic import TypeAdapter
 
 from continual_petl.cli.main import parse_overrides
 from continual_petl.errors import InputError
+from continual_petl.report.beside import read_trials
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -101,6 +104,13 @@ def check_labels(data: bytes) -> None:
     "".join(names).encode()
 
 
+def check_trials(data: bytes) -> None:
+    """Read results of other packages; check that what is shown and printed of them can be shown and printed."""
+    for trial in read_trials(_file(data, "others.jsonl"), seeds.TRIAL_TASKS):
+        assert 0 <= trial.metrics["ACC"] <= 1 or math.isnan(trial.metrics["ACC"])
+        json.dumps(trial.to_json(), ensure_ascii=False, allow_nan=False).encode()
+
+
 def _task_document(draw: Random) -> bytes:
     return document(draw, "TaskSpec")
 
@@ -113,6 +123,7 @@ TARGETS = {
         Target("overrides", check_overrides, (InputError,), seeds.overrides, override_tokens),
         Target("cli-overrides", check_command_line, (InputError,), seeds.overrides, override_tokens),
         Target("labels", check_labels, (InputError,), seeds.labels, json_tokens),
+        Target("trials", check_trials, (InputError,), seeds.trials, json_tokens),
         DATA_FILES,
         SAVED_FOLDERS,
         MESSAGES,

@@ -8,6 +8,7 @@ examples:
   continual-petl report runs/mine --serve
   continual-petl report runs/mine --rows
   continual-petl report runs/banks runs/sequential --output comparison
+  continual-petl report runs/mine --beside others.jsonl
   continual-petl report runs/mine --json
 """
 
@@ -25,6 +26,7 @@ from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
     from continual_petl.engine.run import Run
+    from continual_petl.report.beside import Trial
     from continual_petl.report.read_facts import Reader
     from continual_petl.report.run_facts import RunFacts
     from continual_petl.report.wrong_predictions import WrongPredictions
@@ -43,6 +45,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--port", metavar="N", type=int, default=0, help=text)
     text = "also show the first 20 wrongly predicted test rows of each task; the page then contains text from the data"
     command.add_argument("--rows", action="store_true", help=text)
+    text = "show results of other packages beside those of the run: a file with one JSON object per finished trial"
+    command.add_argument("--beside", metavar="FILE", help=text)
     add_remote_code(command)
     add_json(command)
 
@@ -60,12 +64,17 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         found = [run.to_json() for run in runs]
         if arguments.rows:
             found[0]["wrong_predictions"] = [wrong.to_json() for wrong in _wrong(runs[0], runs[0].store.tasks)]
+        if arguments.beside:
+            trials = _beside(arguments.beside, runs[0].store.tasks)
+            found[0]["beside"] = [trial.to_json() for trial in trials]
         print_json(found[0] if len(found) == 1 else found)
         return 0
-    alone = len(arguments.runs) == 1
+    alone = len(arguments.runs) == 1 and not arguments.beside
     folder = Path(arguments.output or Path(arguments.runs[0], "report" if alone else "report/comparison"))
     stores = [open_anywhere(run) for run in arguments.runs]
+    trials = _beside(arguments.beside, stores[0].tasks) if arguments.beside else []
     # Imported only once the folders are known to be runs, since the import takes a moment.
+    from continual_petl.report.beside import in_terminal, section_of
     from continual_petl.report.read_facts import Reader
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
@@ -79,7 +88,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         if alone:
             write_report(folder, facts[0], live=arguments.serve)
         else:
-            write_comparison(folder, facts, live=arguments.serve)
+            more = [section_of(facts[0], trials)] if trials else []
+            write_comparison(folder, facts, live=arguments.serve, more=more)
         return facts
 
     if arguments.serve:
@@ -91,7 +101,15 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if alone:
         checks = None if facts[0].ok else facts[0].checks
         print_report(out(), facts[0].results, facts[0].growth, checks, facts[0].half_learned)
+    elif trials:
+        out().print(in_terminal(facts[0], trials))
     return 0 if all(check.ok for check in facts) else 1
+
+
+def _beside(file: str, tasks: Sequence[str]) -> list[Trial]:
+    from continual_petl.report.beside import read_trials
+
+    return read_trials(Path(file), tasks)
 
 
 def _wrong(run: Run, tasks: Sequence[str]) -> tuple[WrongPredictions, ...]:
@@ -156,6 +174,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
         raise InputError("--rows evaluates on the test rows of one run, once: leave out --serve and the other runs")
+    if arguments.beside and (arguments.serve or arguments.rows or len(arguments.runs) > 1):
+        raise InputError("--beside compares one run with other packages: leave out --serve, --rows and the other runs")
     if arguments.port and not arguments.serve:
         raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:
