@@ -36,7 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     from tests.quick import make_quick
 
-    hypothesis.settings.register_profile("any machine", deadline=None)
+    phases = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
+    hypothesis.settings.register_profile("any machine", deadline=None, phases=phases)
     hypothesis.settings.load_profile("any machine")
     torch.set_num_threads(1)
     make_quick()

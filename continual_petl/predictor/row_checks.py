@@ -67,7 +67,7 @@ class Request:
                 raise  # no row is at fault if a package is missing
             reason = str(error).replace(f"{where}, row 1", f"task {certificate.task!r}")
             raise UnusableRowError(str(error), reason) from error
-        if encoded.first_piece is not None and not finding:
+        if encoded.first_piece is not None:
             self._check_all_seen(encoded)
         if finding and encoded.sequences is not None:  # only the first of them is read
             encoded = replace(encoded, truncated=np.diff(encoded.sequences.starts) > 1)

@@ -115,7 +115,6 @@ def _measured(
 ) -> tuple[dict[str, Any], Routes]:
     """Return what all streams measure, and the router of the stored statistics."""
     by_name = {task.name: task for task in tasks}
-    weights = {task.name: task.stored.label_weight for task in tasks}
     stored = {task.name: task.stored for task in tasks}
     routes = Routes(tasks, stored, by_label)
     own = in_order(tasks, stored, by_label, distances=True)
@@ -124,7 +123,7 @@ def _measured(
     tell(f"{run.spec.name}: routed")
     forms = {}
     for form in FORMS:
-        sums = statistics(tasks, form, weights=None if form == "first" else weights)
+        sums = statistics(tasks, form, stored=None if form == "first" else stored)
         own_routes, sizes = Routes(tasks, sums, by_label), num_bytes(sums)
         forms[form] = {
             "layers": list(own_routes.layers),

@@ -29,7 +29,7 @@ def statistics(
     form: Form,
     layers: tuple[int, ...] | None = None,
     columns: int | None = None,
-    weights: Mapping[str, float] | None = None,
+    stored: Sums | None = None,
 ) -> dict[str, TaskSums]:
     """Return the statistics of tasks.
 
@@ -38,7 +38,7 @@ def statistics(
         form: the first format, or one of the forms of today.
         layers: the layers that are read; None for those that the form reads.
         columns: the number of columns of a compact covariance; None for as many as the form has.
-        weights: by how much the frozen states count in each task's labels; None for nothing.
+        stored: statistics from which each task takes its limit and the weight of its labels; None for the defaults.
     """
     found: dict[str, TaskSums] = {}
     for task in tasks:
@@ -48,7 +48,9 @@ def statistics(
             found[task.name] = first_sums_of(rows)
             continue
         vectors = task.vectors_read()
-        sums = sums_of(rows, form, vectors, label_weight=0.0 if weights is None else weights[task.name])
+        own = None if stored is None else stored[task.name]
+        settings = {} if own is None else {"reject": own.reject, "label_weight": own.label_weight}
+        sums = sums_of(rows, form, vectors, **settings)
         found[task.name] = sums if columns is None else _with_columns(sums, columns, rows, vectors)
     return found
 

@@ -69,7 +69,8 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
 def num_tokens(task: str, row: Any, tokenizer: Any, *, finding: bool = False) -> int:
     """Return the most tokens that would be read at once of a row that may have any length."""
     if task == "token-classification":
-        return len(tokenizer(row, is_split_into_words=True).input_ids)
+        words = row.split() if isinstance(row, str) else row
+        return len(tokenizer(words, is_split_into_words=True).input_ids)
     if task == "chats":
         messages = [user(row)] if isinstance(row, str) else row
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
