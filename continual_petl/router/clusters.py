@@ -220,6 +220,11 @@ def in_range(means_CF: Array) -> bool:
     return bool((np.abs(means_CF) <= LARGEST_MEAN).all())  # no comparison holds for what is not a number
 
 
+def values_of(means: Means | Array) -> Array:
+    """Return means that may be stored in 8 bits, in float64."""
+    return means.values_CF if isinstance(means, Means) else means
+
+
 def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the symmetric matrix with the given upper triangle."""
     width = int(np.sqrt(2 * len(upper_U)))

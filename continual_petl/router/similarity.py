@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.router.discriminant import shrinkage
+from continual_petl.router.discriminant import Discriminant, shrinkage
 from continual_petl.router.sums import ONE, Array, shrunk, square
 from continual_petl.router.totals import Totals
 
@@ -27,14 +27,12 @@ def distances(totals: Totals, counts_C: NDArray[np.int64], means_CF: Array) -> d
     """
     if totals.total_U is None:
         return {}
-    tasks = sorted(totals.means)
-    known_MF = np.concatenate([totals.means[name][1] for name in tasks])
-    first_T = np.cumsum([0, *(len(totals.means[name][0]) for name in tasks[:-1])])
+    _, known_MF, first_T = totals.stacked()
     within_FF = square(totals.total_U) / (ONE * totals.num_rows)
-    shared_FF = shrunk(within_FF, shrinkage(totals.num_rows, known_MF.shape[1]))
-    weight_FM = np.linalg.solve(shared_FF, known_MF.T)
+    shared_FF = shrunk(within_FF, shrinkage(totals.num_rows, totals.width))
     own_C = (np.linalg.solve(shared_FF, means_CF.T) * means_CF.T).sum(0)
-    squared_CM = own_C[:, None] - 2 * means_CF @ weight_FM + (known_MF.T * weight_FM).sum(0)
+    squared_CM = own_C[:, None] - 2 * Discriminant(shared_FF, known_MF)(means_CF)
     nearest_CT = np.sqrt(np.maximum(np.minimum.reduceat(squared_CM, first_T, axis=1), 0.0))
     found_T = counts_C @ nearest_CT / counts_C.sum()
+    tasks = sorted(totals.means)
     return {tasks[number]: float(found_T[number]) for number in np.argsort(found_T, kind="stable")}

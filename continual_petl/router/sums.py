@@ -26,7 +26,16 @@ from numpy.typing import NDArray
 
 from continual_petl.router.clusters import ONE as ONE
 from continual_petl.router.clusters import Array as Array
-from continual_petl.router.clusters import Arrays, Compact, Distances, Exact, Means, exact_covariance, in_range
+from continual_petl.router.clusters import (
+    Arrays,
+    Compact,
+    Distances,
+    Exact,
+    Means,
+    exact_covariance,
+    in_range,
+    values_of,
+)
 from continual_petl.router.clusters import shrunk as shrunk
 from continual_petl.router.clusters import square as square
 from continual_petl.router.known import QUANTILES, Moments, Quantiles
@@ -164,7 +173,7 @@ class TaskSums:
     @cached_property
     def means_CF(self) -> Array:
         """The means, in float64."""
-        return self.means.values_CF if isinstance(self.means, Means) else self.means
+        return values_of(self.means)
 
     @property
     def width(self) -> int:

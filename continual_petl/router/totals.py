@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.router.clusters import in_range
-from continual_petl.router.sums import Array, TaskSums
+from continual_petl.router.clusters import Array, Means, in_range, values_of
+from continual_petl.router.sums import TaskSums
 from continual_petl.store.certificate.certificate import ROUTER
 from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.files.atomic import replacing
@@ -35,18 +35,18 @@ from continual_petl.store.store import Store
 MAX_BYTES = 2**31
 MIN_NEW = 16
 """The file is not rewritten for fewer new tasks than this."""
-_COUNT_BYTES, _DIGEST_BYTES = 8, 32
-"""The file begins with the number of tasks, which can be read alone, and a digest of that number and the rest of the file."""
+_HEAD, _HEAD_BYTES, _DIGEST_BYTES = b"routing2", 16, 32
+"""The file begins with these bytes and the number of tasks, which can be read alone, and a digest of both and of the rest."""
 _DTYPES = {
     "total_U": np.int64,
     "num_rows": np.int64,
     "layers_K": np.int64,
     "counts_M": np.int64,
-    "means_MF": np.float64,
     "num_means_T": np.int64,
-    "first_format": np.uint8,
     "tasks": np.uint8,
 }
+_FIRST = {**_DTYPES, "means_MF": np.float64}
+_SECOND = {**_DTYPES, "centres_TF": np.float16, "means_MF": np.int8, "powers_M": np.int8}
 
 
 class Totals:
@@ -61,8 +61,13 @@ class Totals:
         self.num_rows = 0
         self.first_format = False
         """Whether an earlier release wrote the statistics of the tasks."""
-        self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
-        """Row counts and means of each task with routing statistics."""
+        self.means: dict[str, tuple[NDArray[np.int64], Means | Array]] = {}
+        """Row counts and means of each task with routing statistics, as it stored them."""
+
+    @property
+    def width(self) -> int:
+        """Number of features that the router reads per row; 0 if no task has statistics."""
+        return 0 if self.total_U is None else int(np.sqrt(2 * len(self.total_U)))
 
     def add(self, task: str, seal: str, sums: TaskSums | None) -> None:
         """Add a task.
@@ -82,9 +87,8 @@ class Totals:
         if self.total_U is None:
             self.layers, self.first_format = sums.layers, sums.first_format
             self.total_U = np.zeros(sums.width * (sums.width + 1) // 2, dtype=np.int64)
-        width = int(np.sqrt(2 * len(self.total_U)))
-        if (self.layers, self.first_format, width) != (sums.layers, sums.first_format, sums.width):
-            found = {next(iter(self.means)): (self.layers, width, self.first_format)}
+        if (self.layers, self.first_format, self.width) != (sums.layers, sums.first_format, sums.width):
+            found = {next(iter(self.means)): (self.layers, self.width, self.first_format)}
             found[task] = sums.layers, sums.width, sums.first_format
             raise InputError(
                 "task: none was named, and the tasks were learned with different settings of routing (layers read: "
@@ -96,26 +100,43 @@ class Totals:
             )
         self.total_U += np.int64(sums.count) * sums.covariance.upper_U
         self.num_rows += sums.count
-        self.means[task] = (sums.counts_C, sums.means_CF)
+        self.means[task] = (sums.counts_C, sums.means)
+
+    def stacked(self) -> tuple[NDArray[np.int64], Array, NDArray[np.intp]]:
+        """Return the row counts and the means of all tasks in the order of their names, and where each task's begin."""
+        found = [self.means[task] for task in sorted(self.means)]
+        counts_M = np.concatenate([counts_C for counts_C, _ in found])
+        first_T = np.cumsum([0, *(len(counts_C) for counts_C, _ in found[:-1])])
+        means_MF = np.empty((len(counts_M), self.width))
+        for first, (counts_C, means) in zip(first_T.tolist(), found, strict=True):
+            means_MF[first : first + len(counts_C)] = values_of(means)
+        return counts_M, means_MF, first_T
 
     def to_bytes(self) -> bytes:
         """Return everything as one byte string, with a digest."""
         tasks = sorted(self.seals)
-        with_sums = [task for task in tasks if task in self.means]
-        width = self.means[with_sums[0]][1].shape[1] if with_sums else 0
-        values = {
+        found = [self.means[task] for task in tasks if task in self.means]
+        values: dict[str, Any] = {
             "total_U": np.zeros(0) if self.total_U is None else self.total_U,
             "num_rows": [self.num_rows],
             "layers_K": self.layers,
-            "counts_M": np.concatenate([np.zeros(0), *(self.means[task][0] for task in with_sums)]),
-            "means_MF": np.concatenate([np.zeros((0, width)), *(self.means[task][1] for task in with_sums)]),
+            "counts_M": np.concatenate([np.zeros(0), *(counts_C for counts_C, _ in found)]),
             "num_means_T": [len(self.means[task][0]) if task in self.means else 0 for task in tasks],
-            "first_format": [self.first_format],
             "tasks": np.frombuffer(json.dumps([[task, self.seals[task]] for task in tasks]).encode(), np.uint8),
         }
-        content: bytes = save({name: np.asarray(value, dtype=_DTYPES[name]) for name, value in values.items()})
-        count = len(tasks).to_bytes(_COUNT_BYTES, "big")
-        return count + hashlib.sha256(count + content).digest() + content
+        if self.first_format:
+            values |= {"means_MF": np.concatenate([values_of(means) for _, means in found])}
+        else:
+            whole = [means for _, means in found if isinstance(means, Means)]
+            values |= {
+                "centres_TF": np.concatenate([np.zeros((0, self.width)), *(means.centre_F[None] for means in whole)]),
+                "means_MF": np.concatenate([np.zeros((0, self.width)), *(means.whole_CF for means in whole)]),
+                "powers_M": np.concatenate([np.zeros(0), *(means.powers_C for means in whole)]),
+            }
+        dtypes = _FIRST if self.first_format else _SECOND
+        content: bytes = save({name: np.asarray(value, dtype=dtypes[name]) for name, value in values.items()})
+        head = _HEAD + len(tasks).to_bytes(_HEAD_BYTES - len(_HEAD), "big")
+        return head + hashlib.sha256(head + content).digest() + content
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Totals:
@@ -124,9 +145,9 @@ class Totals:
         Raises:
             ValueError: if the content is damaged.
         """
-        count, digest = content[:_COUNT_BYTES], content[_COUNT_BYTES : _COUNT_BYTES + _DIGEST_BYTES]
-        content = content[_COUNT_BYTES + _DIGEST_BYTES :]
-        if hashlib.sha256(count + content).digest() != digest:
+        head, digest = content[:_HEAD_BYTES], content[_HEAD_BYTES : _HEAD_BYTES + _DIGEST_BYTES]
+        content = content[_HEAD_BYTES + _DIGEST_BYTES :]
+        if hashlib.sha256(head + content).digest() != digest:
             raise ValueError("the digest does not match")
         try:
             arrays: Mapping[str, NDArray[Any]] = load(content)
@@ -134,9 +155,9 @@ class Totals:
             raise ValueError(str(error)) from error
         except (KeyError, TypeError) as error:  # a dtype that numpy does not have
             raise ValueError(f"one of its arrays cannot be read: {error}") from error
-        if {name: array.dtype for name, array in arrays.items()} != {
-            name: np.dtype(own) for name, own in _DTYPES.items()
-        }:
+        found = {name: array.dtype for name, array in arrays.items()}
+        first_format = found.get("means_MF") == _FIRST["means_MF"]
+        if found != {name: np.dtype(own) for name, own in (_FIRST if first_format else _SECOND).items()}:
             raise ValueError("its arrays are not the ones that this release writes")
         _check(arrays)
         totals, ends_T = cls(), np.cumsum(arrays["num_means_T"])
@@ -146,11 +167,15 @@ class Totals:
         for (task, seal), end, num in zip(tasks, ends_T.tolist(), arrays["num_means_T"].tolist(), strict=True):
             totals.seals[str(task)] = str(seal)
             if num:
-                own = slice(end - num, end)
-                totals.means[task] = arrays["counts_M"][own], arrays["means_MF"][own]
+                own: Any = slice(end - num, end)
+                means_CF: Any = arrays["means_MF"][own]
+                if not first_format:
+                    centre_F, powers_C = arrays["centres_TF"][len(totals.means)], arrays["powers_M"][own]
+                    means_CF = Means.from_arrays({"centre_F": centre_F, "means_CF": means_CF, "powers_C": powers_C})
+                totals.means[task] = arrays["counts_M"][own], means_CF
         totals.layers = tuple(arrays["layers_K"].tolist())
         totals.num_rows = int(arrays["num_rows"][0])
-        totals.first_format = bool(arrays["first_format"][0])
+        totals.first_format = first_format and bool(totals.means)
         totals.total_U = np.array(arrays["total_U"], dtype=np.int64) if totals.means else None
         return totals
 
@@ -158,15 +183,34 @@ class Totals:
 def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise `ValueError` unless the shapes of the arrays match and their values are in range."""
     numbers_T, means_MF = arrays["num_means_T"], arrays["means_MF"]
-    ones = {arrays[name].shape for name in ("num_rows", "first_format")}
-    if numbers_T.ndim != 1 or means_MF.ndim != 2 or ones != {(1,)} or arrays["layers_K"].ndim != 1:
+    if (numbers_T.ndim, means_MF.ndim, arrays["layers_K"].ndim) != (1, 2, 1):
         raise ValueError("an array has a different number of dimensions than this release writes")
     num_means, width = means_MF.shape
-    fits = arrays["counts_M"].shape == (num_means,) and arrays["total_U"].shape == (width * (width + 1) // 2,)
-    if not fits or (numbers_T < 0).any() or numbers_T.sum() != num_means:
+    shapes = {
+        "total_U": (width * (width + 1) // 2,),
+        "num_rows": (1,),
+        "counts_M": (num_means,),
+        "centres_TF": (np.count_nonzero(numbers_T), width),
+        "powers_M": (num_means,),
+    }
+    if any(arrays[name].shape != shape for name, shape in shapes.items() if name in arrays):
         raise ValueError("the shapes of the arrays do not match")
-    if num_means and not ((arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and in_range(means_MF)):
+    if (numbers_T < 0).any() or numbers_T.sum() != num_means:
+        raise ValueError("the numbers of means do not match the means")
+    if num_means and not (
+        (arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and in_range(_limits(arrays))
+    ):
         raise ValueError("a number is out of range")
+
+
+def _limits(arrays: Mapping[str, NDArray[Any]]) -> Array:
+    """Return the means, or, of those in 8 bits, a number that none of them exceeds: their values are not needed yet."""
+    if "powers_M" not in arrays:
+        return np.asarray(arrays["means_MF"], dtype=np.float64)
+    # A damaged exponent beyond float64's becomes infinite.
+    largest = float(np.abs(arrays["centres_TF"]).max(initial=0.0))
+    limits: Array = largest + 128 * np.exp2(arrays["powers_M"].astype(np.float64))
+    return limits
 
 
 def read_sums(store: Store, task: str) -> TaskSums | None:
@@ -232,7 +276,8 @@ def _num_kept(path: Path) -> int:
     if path.is_symlink() or not path.is_file():
         return 0
     with suppress(OSError), path.open("rb") as file:
-        return int.from_bytes(file.read(_COUNT_BYTES), "big")
+        head = file.read(_HEAD_BYTES)
+        return int.from_bytes(head[len(_HEAD) :], "big") if head.startswith(_HEAD) else 0
     return 0
 
 

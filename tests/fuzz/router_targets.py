@@ -11,11 +11,10 @@ from safetensors.numpy import load, save
 
 from continual_petl.router.discriminant import Router
 from continual_petl.router.sums import RowsRead, TaskSums, VectorsRead, first_sums_of, sums_of
+from continual_petl.router.totals import _HEAD_BYTES as HEAD
 from continual_petl.router.totals import Totals
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
-
-COUNT = 8
 
 
 def _rows(seed: int) -> RowsRead:
@@ -43,12 +42,11 @@ def _sums_of(task: str) -> TaskSums:
 
 def _check_totals(data: bytes) -> None:
     """Read totals with a matching digest; check that accepted totals can score a row."""
-    count, content = data[:COUNT], data[COUNT:]
-    totals = Totals.from_bytes(count + hashlib.sha256(count + content).digest() + content)
+    head, content = data[:HEAD], data[HEAD:]
+    totals = Totals.from_bytes(head + hashlib.sha256(head + content).digest() + content)
     if totals.means:
-        width = next(iter(totals.means.values()))[1].shape[1]
         try:
-            Router(totals, _sums_of).scores(np.zeros((1, width)))
+            Router(totals, _sums_of).scores(np.zeros((1, totals.width)))
         except np.linalg.LinAlgError:  # a covariance of no rows, which certified statistics never have
             return
 
@@ -67,7 +65,7 @@ def _check_sums(data: bytes) -> None:
 
 def _totals_seeds() -> list[bytes]:
     whole = _totals().to_bytes()
-    return [whole[:COUNT] + whole[COUNT + 32 :]]
+    return [whole[:HEAD] + whole[HEAD + 32 :]]
 
 
 def _sums_seeds() -> list[bytes]:
@@ -77,7 +75,7 @@ def _sums_seeds() -> list[bytes]:
 
 def _changed(draw: Random) -> bytes:
     """Return totals with one array changed."""
-    arrays = dict(load(_totals_seeds()[0][COUNT:]))
+    arrays = dict(load(_totals_seeds()[0][HEAD:]))
     name = draw.choice(sorted(arrays))
     own = arrays[name]
     change = draw.randrange(4)
@@ -91,7 +89,7 @@ def _changed(draw: Random) -> bytes:
         arrays[name] = np.where(np.arange(own.size).reshape(own.shape) == 0, draw.choice([-1, 0, 2**40]), own).astype(
             own.dtype
         )
-    return (3).to_bytes(COUNT, "big") + save({key: np.ascontiguousarray(value) for key, value in arrays.items()})
+    return (3).to_bytes(HEAD, "big") + save({key: np.ascontiguousarray(value) for key, value in arrays.items()})
 
 
 ROUTER_TARGETS = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.router.discriminant import CONFIDENCE, Router, shrinkage
+from continual_petl.router.discriminant import CONFIDENCE, FEW, Router, shrinkage
 from continual_petl.router.known import QUANTILES, Quantiles
 from continual_petl.router.sums import (
     FEATURE_COLUMNS,
@@ -268,18 +268,32 @@ def test_labels_with_few_of_the_drawn_rows_leave_one_mean_of_the_vectors() -> No
         assert (len(sums.means_CF), len(sums.features.means.values_CF)) == (2, expected)
 
 
-@pytest.mark.parametrize("number", [5, 40])
-def test_scores_of_many_means_are_those_of_few(number: int) -> None:
-    names = [f"task-{seed}" for seed in range(number)]
-    sums = {name: _sums(seed, 40) for seed, name in enumerate(names)}
-    rows, router = _states(9), router_of(sums)
-    total = np.mean([dense(own.covariance) for own in sums.values()], axis=0)
-    inverse = np.linalg.inv(shrunk(total, shrinkage(40 * number, 6)))
-    expected = [
-        [-0.5 * (row - own.means_CF[0]) @ inverse @ (row - own.means_CF[0]) for own in sums.values()] for row in rows
-    ]
-    found, wanted = router.scores(rows)[:, [router.tasks.index(name) for name in names]], np.array(expected)
+@pytest.mark.parametrize(("number", "num_labels"), [(5, 1), (40, 1), (9, 2), (15, 2)])
+def test_scores_of_many_means_are_those_of_few(number: int, num_labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continual_petl.router.discriminant.NUM_AT_ONCE", 7)
+    sums = {
+        f"task-{seed}": sums_of(read_of(_states(seed, 40), _states(seed), np.arange(40) % num_labels), "full")
+        for seed in range(number)
+    }
+    rows, router, width = _states(9), router_of(sums), 6
+    assert (number * num_labels > FEW * width) == (number > 9)  # above, rows are multiplied by the inverse
+
+    def density(means: Array, covariance: Array) -> Array:
+        inverse = np.linalg.inv(shrunk(covariance, shrinkage(40 * number, width)))
+        return np.array([[-0.5 * (row - mean) @ inverse @ (row - mean) for mean in means] for row in rows])
+
+    within = np.mean([dense(own.covariance) for own in sums.values()], axis=0)
+    apart = np.concatenate([own.means_CF - own.means_CF.mean(0) for own in sums.values()])
+    of_tasks = density(np.stack([own.means_CF.mean(0) for own in sums.values()]), within + apart.T @ apart / len(apart))
+    of_labels = np.stack([density(own.means_CF, within) for own in sums.values()], axis=1)
+    found = router.scores(rows)[:, [router.tasks.index(name) for name in sums]]
+    wanted = (np.log(np.exp(of_labels).mean(2)) + of_tasks) / 2
     np.testing.assert_allclose(found - found[:, :1], wanted - wanted[:, :1], rtol=1e-5, atol=1e-5)
+    assert np.allclose(
+        router.scores(rows[:1]), router.scores(rows)[:1], rtol=1e-10, atol=1e-10
+    )  # sums in another order
+    own = router.label_scores(rows, "task-4")
+    np.testing.assert_allclose(own - own[:, :1], of_labels[:, 4] - of_labels[:, 4, :1], rtol=1e-5, atol=1e-5)
 
 
 def test_tasks_of_different_layers_are_refused() -> None:

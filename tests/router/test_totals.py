@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from continual_petl.router.totals import Totals, keep_totals, read_sums, totals_
 from continual_petl.store.store import Store
 from tests.learned import LearnedRuns
 from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.router.test_discriminant import FORMS
 
 Folder = Callable[..., Path]
 NAMES = ("low", "high", "more", "last")
@@ -115,6 +117,32 @@ def test_file_is_written_again_only_if_it_lacks_many_tasks(folder: Path, monkeyp
     path.unlink()
     keep_totals(store)
     assert not path.exists()
+
+
+def test_a_file_in_the_format_of_an_earlier_release_is_written_again(folder: Path) -> None:
+    store = Store(folder)
+    keep_totals(store)
+    path = folder / ".router.index"
+    whole = path.read_bytes()
+    content = len(store.tasks).to_bytes(8, "big") + whole[48:]  # such a file began with the number of tasks
+    path.write_bytes(content[:8] + hashlib.sha256(content).digest() + content[8:])
+    keep_totals(store)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_means_are_kept_as_each_format_stores_them(form: str) -> None:
+    totals = Totals()
+    for name in ("b", "a"):
+        totals.add(name, name, FORMS[form])
+    again = Totals.from_bytes(totals.to_bytes())
+    assert again.first_format == (form == "first")
+    for one, other in zip(totals.stacked(), again.stacked(), strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(again.stacked()[1], np.concatenate([FORMS[form].means_CF] * 2))
+    assert same(again, totals)
+    again.add("c", "c", FORMS[form])
+    assert len(again.stacked()[0]) == 3 * len(FORMS[form].counts_C)
 
 
 def test_a_run_without_routing_statistics_has_empty_totals() -> None:

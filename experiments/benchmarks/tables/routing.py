@@ -119,8 +119,7 @@ def opened(folder: Path) -> dict[str, float]:
     totals = totals_of(store)
     router = Router(totals, partial(_no_sums, store))
     seconds = time.perf_counter() - began
-    width = next(iter(totals.means.values()))[1].shape[1]
-    row = np.random.default_rng(0).standard_normal((1, width))
+    row = np.random.default_rng(0).standard_normal((1, totals.width))
     taken = _seconds(lambda: [router.scores(row) for _ in range(200)]) / 200
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": seconds, "row": taken, "peak_bytes": peak}
