@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ class Totals:
         self.total_U += np.int64(sums.count) * sums.covariance.upper_U
         self.num_rows += sums.count
         self.means[task] = (sums.counts_C, sums.means)
+
+    def copied(self) -> Totals:
+        """Return equal totals, to which tasks can be added without a change of these, which other threads may read."""
+        again = copy(self)
+        again.seals, again.means = dict(self.seals), dict(self.means)
+        again.total_U = None if self.total_U is None else self.total_U.copy()
+        return again
 
     def stacked(self) -> tuple[NDArray[np.int64], Array, NDArray[np.intp]]:
         """Return the row counts and the means of all tasks in the order of their names, and where each task's begin."""
@@ -239,14 +247,15 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
 
     Args:
         store: the run.
-        known: earlier totals of this run, to which only new tasks are added.
+        known: earlier totals of this run, which stay as they are: only tasks that they lack are read.
 
     Raises:
         InputError: if tasks stored statistics from different layers.
         StoreError: if statistics that are read are not the certified ones.
     """
     seals = {commit.task: commit.seal for commit in store.commits()}
-    totals = known if known is not None and known.seals.items() <= seals.items() else _kept(store, seals)
+    usable = known is not None and known.seals.items() <= seals.items()
+    totals = known.copied() if known is not None and usable else _kept(store, seals)
     for task, seal in sorted(seals.items()):
         if task not in totals.seals:
             totals.add(task, seal, read_sums(store, task))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
 
 from continual_petl import Run, forget
+from continual_petl.predictor import task_finder as task_finder_module
+from continual_petl.predictor.task_finder import task_finder
 from continual_petl.router import totals as module
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.totals import Totals, keep_totals, read_sums, totals_of
@@ -104,6 +109,27 @@ def test_only_new_tasks_are_added_to_known_totals(folder: Path, monkeypatch: pyt
     reads = reads_of(store, monkeypatch)
     assert same(totals_of(store, some), whole)
     assert sorted(reads) == ["last", "more"]
+
+
+def test_threads_that_add_the_same_tasks_at_once_add_them_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, models = Store(folder), Run(folder).session.models
+    whole, some = totals_of(store), Totals()
+    for link in store.commits()[:2]:
+        some.add(link.task, link.seal, read_sums(store, link.task))
+    before = some.to_bytes()
+    monkeypatch.setitem(task_finder_module._finders, models, replace(task_finder(models), totals=some))
+    both = Barrier(2, timeout=60)
+
+    def read(own: Store, task: str) -> TaskSums | None:
+        both.wait()  # each thread has found that the task is missing
+        return read_sums(own, task)
+
+    monkeypatch.setattr(module, "read_sums", read)
+    with ThreadPoolExecutor(2) as threads:
+        found = [each.result() for each in [threads.submit(task_finder, models) for _ in range(2)]]
+    assert all(same(finder.totals, whole) for finder in found)
+    assert same(task_finder(models).totals, whole)
+    assert some.to_bytes() == before  # whoever still reads them sees no half of a task
 
 
 def test_file_is_written_again_only_if_it_lacks_many_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
