@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from continual_petl.learner.respond import respond
 from continual_petl.predictor.batching import groups, mixed_batches, same_batches
 from continual_petl.predictor.given import Given, tasks_in
 from continual_petl.predictor.records import Row
-from continual_petl.predictor.routes import check_candidates, with_candidates
+from continual_petl.predictor.routes import check_candidates
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
 from continual_petl.predictor.task_finder import (
     chosen_states,
-    found_predictions,
+    found_answers,
     kept_states,
     task_finder,
     with_states,
@@ -34,6 +35,18 @@ from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.routing_spec import Reject, check_reject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Where the passes of rows through their banks start, and what is kept of them."""
+
+    batch_size: int
+    """Rows per batch."""
+    below: StatesBelow | None = None
+    """The states of the rows from which passes can start; None: they start at the embeddings."""
+    vectors: dict[int, Array] | None = None
+    """Where to store, by row index, what a bank gives to a head that reads one vector per row; None stores nothing."""
 
 
 class Predictor:
@@ -102,7 +115,7 @@ class Predictor:
         self._check_learned([task])
         given = Given(self._models.store, rows, [task])
         rows = given.rows(task)
-        predictions = self._by_task(rows, {task: range(len(rows))}, batch_size)[task] if rows else []
+        predictions = self._by_task(rows, {task: range(len(rows))}, Passes(batch_size=batch_size))[task] if rows else []
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()
@@ -127,7 +140,7 @@ class Predictor:
                 f"got {counted(len(given), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
                 "order, or a single task for all rows"
             )
-        predictions = self._by_row(given.rows_of(tasks), dict(enumerate(tasks)), batch_size)
+        predictions = self._by_row(given.rows_of(tasks), dict(enumerate(tasks)), Passes(batch_size=batch_size))
         return [predictions[number] for number in range(len(tasks))]
 
     def _found(
@@ -142,17 +155,12 @@ class Predictor:
         kept = kept_states(self._models, finder, len(listed))
         routes = finder.routes(listed, finder.states(self._models, listed, batch_size, below=kept))
 
-        def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array] | None = None) -> dict[int, Prediction]:
+        def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array]) -> dict[int, Prediction]:
             below = chosen_states(finder, kept, tasks)
             return self.resume(listed, tasks, below, batch_size=batch_size, vectors=vectors)
 
         by_row, asked = dict(enumerate(routes)), {index: candidates for index in range(len(routes)) if candidates}
-        best, known = found_predictions(finder, by_row, dict.fromkeys(by_row, reject), by_tasks)
-        more = with_candidates(by_row, best, asked, by_tasks)
-        predictions = [
-            route.with_tasks(None if known[index].rejected else best.get(index), known[index], more.get(index, ()))
-            for index, route in by_row.items()
-        ]
+        predictions = [*found_answers(finder, by_row, dict.fromkeys(by_row, reject), asked, by_tasks).values()]
         return predictions[0] if given.one else predictions
 
     @torch.no_grad()
@@ -181,7 +189,8 @@ class Predictor:
         predictions: dict[str, list[Prediction]] = {task: [] for task in tasks}
         for alike in given.alike(tasks) if len(given) else ():
             rows = given.rows(alike[0])
-            predictions |= self._by_task(rows, dict.fromkeys(alike, range(len(rows))), batch_size, same_rows=True)
+            numbers, passes = dict.fromkeys(alike, range(len(rows))), Passes(batch_size=batch_size)
+            predictions |= self._by_task(rows, numbers, passes, same_rows=True)
         return (
             {task: predictions[task][0] for task in tasks} if given.one else {task: predictions[task] for task in tasks}
         )
@@ -212,34 +221,20 @@ class Predictor:
             InputError: as in `predict`.
         """
         self._check_learned([*dict.fromkeys(tasks.values())])
-        return self._by_row(rows, tasks, batch_size, below, vectors)
+        return self._by_row(rows, tasks, Passes(batch_size=batch_size, below=below, vectors=vectors))
 
-    def _by_row(
-        self,
-        rows: Sequence[Row],
-        tasks: Mapping[int, str],
-        batch_size: int,
-        below: StatesBelow | None = None,
-        vectors: dict[int, Array] | None = None,
-    ) -> dict[int, Prediction]:
+    def _by_row(self, rows: Sequence[Row], tasks: Mapping[int, str], passes: Passes) -> dict[int, Prediction]:
         """Return the predictions of rows by index; see `resume`."""
         numbers: dict[str, list[int]] = {}
         for number, name in tasks.items():
             numbers.setdefault(name, []).append(number)
-        by_task = self._by_task(rows, numbers, batch_size, below, vectors=vectors)
+        by_task = self._by_task(rows, numbers, passes)
         return {
             number: found for task, own in numbers.items() for number, found in zip(own, by_task[task], strict=True)
         }
 
     def _by_task(
-        self,
-        rows: Sequence[Row],
-        numbers: Mapping[str, Sequence[int]],
-        batch_size: int,
-        below: StatesBelow | None = None,
-        *,
-        same_rows: bool = False,
-        vectors: dict[int, Array] | None = None,
+        self, rows: Sequence[Row], numbers: Mapping[str, Sequence[int]], passes: Passes, *, same_rows: bool = False
     ) -> dict[str, list[Prediction]]:
         """Return the predictions of each task for its rows, whose indices are ``numbers``; see `groups` for ``same_rows``."""
         store, models = self._models.store, self._models
@@ -250,21 +245,19 @@ class Predictor:
                 lambda: (check_request(rows, own, store.certificate(task)), models.held(task)), task
             )
             parts = [request.encoded(models)]
-            found = self._of_group([request], [held], parts, batch_size, below, same_rows=True, vectors=vectors)
+            found = self._of_group([request], [held], parts, passes, same_rows=True)
             return {task: found[0]}
         asked = {task: check_request(rows, own, store.certificate(task)) for task, own in numbers.items()}
         certificates = {task: request.certificate for task, request in asked.items()}
         predictions: dict[str, list[Prediction]] = {}
         for group in groups(certificates, models.backbone_of, models.held_banks.max_bytes, same_rows=same_rows):
             if len(group) == 1:
-                predictions |= self._by_task(rows, {group[0]: numbers[group[0]]}, batch_size, below, vectors=vectors)
+                predictions |= self._by_task(rows, {group[0]: numbers[group[0]]}, passes)
             else:
                 own_rows = [asked[task] for task in group]
                 parts = [own_rows[0].encoded(models)] * len(group) if same_rows else encode_all(own_rows, models)
                 held_banks = [self._held(request) for request in own_rows]
-                found = self._of_group(
-                    own_rows, held_banks, parts, batch_size, below, same_rows=same_rows, vectors=vectors
-                )
+                found = self._of_group(own_rows, held_banks, parts, passes, same_rows=same_rows)
                 predictions |= zip(group, found, strict=True)
         return predictions
 
@@ -273,32 +266,31 @@ class Predictor:
         asked: Sequence[Request],
         held: Sequence[CachedBank],
         parts: Sequence[TokenisedRows],
-        batch_size: int,
-        below: StatesBelow | None,
+        passes: Passes,
         *,
         same_rows: bool,
-        vectors: dict[int, Array] | None,
     ) -> list[list[Prediction]]:
         """Return the predictions of each task of a group; ``parts`` are its encoded rows, the same for all if `same_rows`."""
         models, model = self._models, held[0].backbone.model
+        size, below, vectors = passes.batch_size, passes.below, passes.vectors
         model.train(False)
         predictions: list[dict[int, Prediction]] = [{} for _ in asked]
         kind, pad = asked[0].certificate.kind, models.pad_token_id
         if same_rows:
-            passes = same_batches(parts[0], len(asked), batch_size, pad, kind)
+            batches = same_batches(parts[0], len(asked), size, pad, kind)
         else:
             stacks = stacks_of(model)
-            passes = mixed_batches(parts, [stacks.kind(own.bank) for own in held], batch_size, pad, kind)
-        for batch, whose in passes:
+            batches = mixed_batches(parts, [stacks.kind(own.bank) for own in held], size, pad, kind)
+        for batch, whose in batches:
             numbers = [asked[task].numbers[place] for task, own in whose[: 1 if same_rows else None] for place in own]
             near, read = list[bool](), list[Tensor | None]()
             tasks = _names([asked[task] for task, _ in whose])
-            with oom_reported(tasks, batch, f"batch_size (it is {batch_size})"), held[0].attending():
+            with oom_reported(tasks, batch, f"batch_size (it is {size})"), held[0].attending():
                 outputs_of_tasks = respond(
                     [held[task] for task, _ in whose],
                     with_states({name: tensor.to(model.device) for name, tensor in batch.items()}, below, numbers),
                     counts=None if same_rows else [len(own) for _, own in whose],
-                    rows_at_once=batch_size,
+                    rows_at_once=size,
                     states_layer=None if below is None else below.layer,
                     decoding=Decoding(tokenizer=models.tokenizer, near_ties=near) if same_rows else None,
                     vectors=None if vectors is None else read,

@@ -5,7 +5,7 @@ Shape suffixes: F features that the router reads per row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from continual_petl.errors import InputError, UnusableRowError
@@ -35,8 +35,8 @@ class Route:
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
     truncated: bool
     """Whether only a part of the row was read to find them."""
-    features_F: Array
-    """What the router reads of the row in the task's encoding."""
+    features: Mapping[str, Array]
+    """What the router reads of the row, ``(F,)``, in the encoding of each of the most probable tasks."""
 
     def candidates(self, number: int) -> list[str]:
         """Return this many of the most probable tasks, the most probable first; fewer if the others have no probability."""
@@ -111,12 +111,25 @@ def _accepted(
     tasks: Mapping[int, str], predict: Callable[[Mapping[int, str]], Mapping[int, Prediction]]
 ) -> dict[int, Prediction]:
     """Return the predictions of some rows, each by its task, without the rows that their tasks refuse."""
-    if not tasks:
+    found: dict[int, Prediction] = {}
+    halving_refused([*tasks], lambda own: found.update(predict({index: tasks[index] for index in own})))
+    return found
+
+
+def halving_refused(indices: Sequence[int], work: Callable[[Sequence[int]], None]) -> dict[int, UnusableRowError]:
+    """Do something with rows, halving them where one is refused; return why rows are refused, by their indices.
+
+    Args:
+        indices: the rows; nothing is done without any.
+        work: does it for some of the rows, all at once, unless it raises `UnusableRowError`, having done nothing.
+    """
+    if not indices:
         return {}
     try:
-        return dict(predict(tasks))
-    except UnusableRowError:
-        if len(tasks) == 1:
-            return {}
-    listed, middle = [*tasks.items()], len(tasks) // 2
-    return _accepted(dict(listed[:middle]), predict) | _accepted(dict(listed[middle:]), predict)
+        work(indices)
+    except UnusableRowError as error:
+        if len(indices) == 1:
+            return {indices[0]: error}
+        middle = len(indices) // 2
+        return halving_refused(indices[:middle], work) | halving_refused(indices[middle:], work)
+    return {}

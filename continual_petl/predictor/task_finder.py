@@ -29,7 +29,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.learner.respond import STATES
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.records import Row, truncation_notice
-from continual_petl.predictor.routes import NUM_RUNNERS_UP, ROUNDING, Known, Route
+from continual_petl.predictor.routes import NUM_RUNNERS_UP, ROUNDING, Known, Route, halving_refused, with_candidates
 from continual_petl.predictor.row_checks import accepts, check_request, encoding_of
 from continual_petl.router.discriminant import Router
 from continual_petl.router.row_states import StatesBelow, row_states
@@ -72,7 +72,31 @@ def found_predictions(
     asked = {index: route.task for index, route in routes.items() if index not in known or not known[index].rejected}
     predictions = predict(asked, vectors) if asked else {}
     known |= finder.known({index: route for index, route in routes.items() if index not in known}, vectors, limits)
-    return finder.joined(predictions, routes), known
+    return finder.joined(predictions, asked, routes), known
+
+
+def found_answers(
+    finder: TaskFinder,
+    routes: Mapping[int, Route],
+    limits: Mapping[int, Reject],
+    candidates: Mapping[int, int],
+    predict: Callable[[Mapping[int, str], dict[int, Array]], Mapping[int, Prediction]],
+) -> dict[int, Prediction]:
+    """Return the prediction of each row whose task was found, with its tasks and its candidates, by row index.
+
+    Args:
+        finder: the finder that found the tasks.
+        routes: the tasks of the rows.
+        limits: see `TaskFinder.known`.
+        candidates: the number of candidates that were asked for, of the rows where any were.
+        predict: see `found_predictions`.
+    """
+    best, known = found_predictions(finder, routes, limits, predict)
+    more = with_candidates(routes, best, candidates, lambda tasks: finder.joined(predict(tasks, {}), tasks, routes))
+    return {
+        index: route.with_tasks(None if known[index].rejected else best.get(index), known[index], more.get(index, ()))
+        for index, route in routes.items()
+    }
 
 
 Encoding = tuple[object, ...]
@@ -198,28 +222,26 @@ class TaskFinder:
         best_N = scores_NT.argmax(1)
         gap_N = np.ptp(np.sort(scores_NT, axis=1)[:, -2:], axis=1)  # 0 for a single task
         tied_N, truncated_N = np.zeros((2, len(scores_NT)), dtype=bool)
-        features: list[Array] = [np.zeros(0)] * len(scores_NT)
         for column in np.unique(best_N).tolist():
             task, indices = router.tasks[column], np.flatnonzero(best_N == column).tolist()
             own, (certificate, _) = states[encodings[task]], self.groups[encodings[task]]
             scores, *_ = ROUNDING[certificate.environment.precision]
             tied_N[indices] = gap_N[indices] <= scores if len(router.tasks) > 1 else False
             truncated_N[indices] = [own[index].truncated for index in indices]
-            for index in indices:
-                features[index] = own[index].features_F
         order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
-        return [
-            Route(
-                task=router.tasks[int(best)],
-                tied=bool(tied),
-                truncated=bool(truncated),
-                probabilities={router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0},
-                features_F=features_F,
+        routes = []
+        for index, (best, own_T, order_T) in enumerate(zip(best_N, probability_NT, order_NT.tolist(), strict=True)):
+            shares = {router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0}
+            routes.append(
+                Route(
+                    task=router.tasks[int(best)],
+                    tied=bool(tied_N[index]),
+                    truncated=bool(truncated_N[index]),
+                    probabilities=shares,
+                    features={task: states[encodings[task]][index].features_F for task in shares},
+                )
             )
-            for best, tied, truncated, own_T, order_T, features_F in zip(
-                best_N, tied_N, truncated_N, probability_NT, order_NT.tolist(), features, strict=True
-            )
-        ]
+        return routes
 
     def known(
         self, routes: Mapping[int, Route], vectors: Mapping[int, Array], limits: Mapping[int, Reject]
@@ -241,7 +263,7 @@ class TaskFinder:
         known: dict[int, Known] = {}
         for task, indices in by_task.items():
             sums, (certificate, _) = self.router.sums(task), self._group_of(task)
-            features_NF = np.stack([routes[index].features_F for index in indices])
+            features_NF = np.stack([routes[index].features[task] for index in indices])
             if sums.features is not None and not vectors.keys() >= set(indices):
                 raise StoreError(f"task {task!r} was replaced while its rows were being predicted: try again.")
             vectors_ND = None if sums.features is None else np.stack([vectors[index] for index in indices])
@@ -258,27 +280,30 @@ class TaskFinder:
     def _group_of(self, task: str) -> tuple[Certificate, tuple[str, ...]]:
         return next(group for group in self.groups.values() if task in group[1])
 
-    def joined(self, predictions: Mapping[int, Prediction], routes: Mapping[int, Route]) -> dict[int, Prediction]:
+    def joined(
+        self, predictions: Mapping[int, Prediction], tasks: Mapping[int, str], routes: Mapping[int, Route]
+    ) -> dict[int, Prediction]:
         """Return predictions in which the frozen states have a say in the label, for tasks that give them a weight.
 
         The log-probability of a label is then the bank's plus `TaskSums.label_weight` times the router's.
 
         Args:
-            predictions: what the banks of the tasks that were found predict, by row index.
-            routes: the tasks of the rows.
+            predictions: what the banks of tasks predict, by row index.
+            tasks: these tasks, each among the most probable ones of its row.
+            routes: the most probable tasks of the rows.
         """
         joined = dict(predictions)
         for index, prediction in predictions.items():
-            route, shares = routes[index], prediction.probabilities
-            sums = self.router.sums(route.task)
+            task, shares = tasks[index], prediction.probabilities
+            sums = self.router.sums(task)
             if not sums.label_weight or shares is None or len(sums.counts_C) != len(shares) or len(shares) < 2:
                 continue
-            scores_C = sums.label_weight * self.router.label_scores(route.features_F[None], route.task)[0]
+            scores_C = sums.label_weight * self.router.label_scores(routes[index].features[task][None], task)[0]
             own_C = np.log(np.maximum(np.fromiter(shares.values(), dtype=np.float64), 1e-300)) + scores_C
             whole_C = np.exp(own_C - own_C.max())
             whole_C /= whole_C.sum()
             second, first = np.sort(own_C)[-2:].tolist()
-            certificate, _ = self._group_of(route.task)
+            certificate, _ = self._group_of(task)
             precision, names = certificate.environment.precision, list(shares)
             rounding = LABELS_ROUNDING[precision] + sums.label_weight * ROUNDING[precision][0]
             joined[index] = replace(
@@ -313,17 +338,18 @@ def _encoded(
         certificate: the certificate of the task.
         refused: where to store why a row is refused, by its index.
     """
-    if not indices:
-        return indices, None
-    try:
-        return indices, check_request(rows, indices, certificate).encoded(models, finding=True)
-    except UnusableRowError as error:
-        if len(indices) == 1:
-            refused[indices[0]] = error
-            return [], None
-    middle = len(indices) // 2
-    halves = [_encoded(models, rows, half, certificate, refused)[0] for half in (indices[:middle], indices[middle:])]
-    return _encoded(models, rows, [index for half in halves for index in half], certificate, refused)
+    taken: list[int] = []
+    whole: TokenisedRows | None = None
+
+    def encode(own: Sequence[int]) -> None:
+        nonlocal whole
+        whole = check_request(rows, own, certificate).encoded(models, finding=True)
+        taken.extend(own)
+
+    refused |= halving_refused(indices, encode)
+    if len(taken) > 0 and len(whole or ()) != len(taken):  # only in parts, each without the others
+        whole = check_request(rows, taken, certificate).encoded(models, finding=True)
+    return taken, whole
 
 
 _finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
@@ -341,7 +367,6 @@ def task_finder(models: ModelCache) -> TaskFinder:
     if before is not None and before.totals.seals == {commit.task: commit.seal for commit in store.commits()}:
         return before
     check_can_route(store)
-    _finders.pop(models, None)  # its totals are modified below
     totals = totals_of(store, None if before is None else before.totals)
     groups: dict[Encoding, tuple[Certificate, tuple[str, ...]]] = {}
     layers = set()

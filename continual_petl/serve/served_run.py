@@ -21,12 +21,12 @@ from continual_petl.learner.streaming import Put
 from continual_petl.predictor.generate import generation_of
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, Row, candidates_of, record_of, route_of
-from continual_petl.predictor.routes import Route, with_candidates
+from continual_petl.predictor.routes import Route
 from continual_petl.predictor.task_finder import (
     Encoding,
     TaskFinder,
     chosen_states,
-    found_predictions,
+    found_answers,
     kept_states,
     task_finder,
 )
@@ -231,19 +231,13 @@ class ServedRun:
             more = [task for place, number in candidates.items() for task in routes[place].candidates(number)]
             self._verify([*named.values(), *(route.task for route in here.values()), *more])
 
-            def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array] | None = None) -> dict[int, Prediction]:
+            def by_tasks(tasks: Mapping[int, str], vectors: dict[int, Array]) -> dict[int, Prediction]:
                 # Rows whose task was found resume from the pass that found it, if the banks allow it.
                 below = chosen_states(finder, kept, tasks)
                 return predictor.resume(listed, tasks, below, batch_size=size, vectors=vectors)
 
-            best, known = found_predictions(finder, here, own, by_tasks)
-            found_more = with_candidates(dict(enumerate(routes)), best, candidates, by_tasks)
-            predictions = {
-                unnamed[place]: route.with_tasks(
-                    None if known[place].rejected else best.get(place), known[place], found_more.get(place, ())
-                )
-                for place, route in here.items()
-            }
+            answers = found_answers(finder, here, own, candidates, by_tasks)
+            predictions = {unnamed[place]: answer for place, answer in answers.items()}
         predictions |= predictor.resume(rows, named, None, batch_size=size)
         outcomes = iter(
             later[index] if index in later else record(self._catalog, row, predictions[index])

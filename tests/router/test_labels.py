@@ -12,6 +12,7 @@ import torch
 from safetensors.numpy import load_file
 
 from continual_petl import Run
+from continual_petl.heads.predictions import Prediction
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.task_finder import task_finder
 from continual_petl.router.discriminant import shrinkage
@@ -42,7 +43,9 @@ def texts() -> list[str]:
     return [row["text"] for name in ("low", "high") for row in rows_of(name, 8, 5)]
 
 
-def test_label_is_the_banks_times_a_fifth_of_the_frozen_states_log_probability(run: Run, texts: list[str]) -> None:
+@pytest.fixture(scope="module")
+def joined(run: Run, texts: list[str]) -> Callable[[int, str], dict[str, float]]:
+    """Return a function that computes, in numpy, the labels' probabilities of a text by a task."""
     finder = task_finder(run.session.models)
     (states,) = finder.states(run.session.models, texts).values()
     sums = {task: read_sums(run.store, task) for task in run.store.tasks}
@@ -51,25 +54,52 @@ def test_label_is_the_banks_times_a_fifth_of_the_frozen_states_log_probability(r
     weight, width = shrinkage(total, len(parts[0][1])), len(parts[0][1])
     shared = sum(count / total * covariance for count, covariance in parts)
     mixed = (1 - weight) * shared + weight * np.trace(shared) / width * np.eye(width)
-    found = run.predict(texts, reject="never")
-    for index, (text, prediction) in enumerate(zip(texts, found, strict=True)):
-        assert prediction.task is not None
-        named, own = run.predict(text, prediction.task), sums[prediction.task]
+
+    def of(index: int, task: str) -> dict[str, float]:
+        named, own = run.predict(texts[index], task).probabilities, sums[task]
+        assert named is not None
         assert own is not None
         assert own.label_weight == 0.2
         apart = states[index].features_F - own.means_CF
-        density = (
-            own.counts_C / own.count * np.exp(-0.5 * np.einsum("cf,cf->c", apart, np.linalg.solve(mixed, apart.T).T))
-        )
-        assert named.probabilities is not None
-        assert prediction.probabilities is not None
-        joined = np.fromiter(named.probabilities.values(), float) * density**0.2
-        assert list(prediction.probabilities) == list(named.probabilities)
-        np.testing.assert_allclose(list(prediction.probabilities.values()), joined / joined.sum(), rtol=1e-3, atol=1e-5)
-        assert prediction.value == list(named.probabilities)[int(joined.argmax())]
+        distances = np.einsum("cf,cf->c", apart, np.linalg.solve(mixed, apart.T).T)
+        found = np.fromiter(named.values(), float) * (own.counts_C / own.count * np.exp(-0.5 * distances)) ** 0.2
+        return dict(zip(named, (found / found.sum()).tolist(), strict=True))
+
+    return of
+
+
+Joined = Callable[[int, str], dict[str, float]]
+
+
+def _is(found: Prediction, wanted: dict[str, float]) -> None:
+    assert found.probabilities is not None
+    assert list(found.probabilities) == list(wanted)
+    assert dict(found.probabilities) == pytest.approx(wanted, rel=1e-3, abs=1e-5)  # the bank's rounding in a batch
+    assert found.value == max(wanted, key=wanted.__getitem__)
+
+
+def test_label_is_the_banks_times_a_fifth_of_the_frozen_states_log_probability(
+    run: Run, texts: list[str], joined: Joined
+) -> None:
+    found = run.predict(texts, reject="never")
+    for index, prediction in enumerate(found):
+        assert prediction.task is not None
+        _is(prediction, joined(index, prediction.task))
     assert any(
         one.probabilities != run.predict(text, one.task).probabilities for one, text in zip(found, texts, strict=True)
     )
+
+
+@pytest.mark.parametrize("reject", ["never", 0.999])  # with the second one, nearly all rows are unknown
+def test_each_candidate_answers_as_if_its_task_had_been_found(
+    run: Run, texts: list[str], joined: Joined, reject: Any
+) -> None:
+    found = run.predict(texts, reject=reject, candidates=2)
+    for index, prediction in enumerate(found):
+        assert {each.task for each in prediction.candidates} == {"low", "high"}
+        for each in prediction.candidates:
+            assert each.task is not None
+            _is(each, joined(index, each.task))
 
 
 def test_stream_of_classes_keeps_the_whole_covariance_unless_it_is_told_otherwise(run: Run) -> None:
