@@ -13,6 +13,7 @@ from continual_petl.kind_registry import kind_of
 from continual_petl.learner.plan import stated_fields
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.own_code import code_digest
+from continual_petl.router.totals import stored_routing
 from continual_petl.seeding import derive_seed
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template
@@ -55,9 +56,24 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             changed = [name for name in changed if not name.startswith("training.")]
         # If the stream does not set a maximum length, the task keeps the one it was learned with.
         changed += ["backbone.max_length"] if max_length not in (None, certificate.max_length) else []
+        changed += _routing(session, task)
         if changed:
             found[task.name] = changed
     return found
+
+
+def _routing(session: Session, task: TaskSpec) -> list[str]:
+    """Return the keys of a learned task's routing that differ from what its routing statistics hold."""
+    learned, spec = stored_routing(session.store, task.name), session.spec
+    statistics = spec.resolved_routing(task)
+    changed = ["routing"] if learned and learned["statistics"] != statistics else []
+    if "off" in (statistics, learned.get("statistics", "off")):
+        return changed
+    # A task whose rows are near-duplicates stores no limit, unless the stream gives one in the task's own entry.
+    stated = task.routing is not None and task.routing.reject is not None
+    if learned["reject"] != spec.resolved_reject(task) and (learned["reject"] is not None or stated):
+        changed.append("routing.reject")
+    return changed + (["protocol"] if learned["by_label"] != (spec.protocol == "class") else [])
 
 
 def plan_again(session: Session, task: TaskSpec, learned: TaskPlan) -> TaskPlan:

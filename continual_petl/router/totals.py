@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from continual_petl.errors import InputError, StoreError
@@ -234,6 +234,28 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
         return TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
     except ValueError as error:
         raise StoreError(f"task {task!r}: {ROUTER} cannot be read by this release: {error}") from error
+
+
+def stored_routing(store: Store, task: str) -> dict[str, Any]:
+    """Return the settings of ``routing`` that a task was learned with, as far as its files say, without reading statistics.
+
+    Returns:
+        ``statistics``; ``reject``, None if the task rejects no row; and ``by_label``, whether the frozen states have a say in
+        its labels. Of a task of an earlier release, whose statistics hold no settings, and of a damaged file, nothing.
+    """
+    if ROUTER not in store.certificate(task).files:
+        return {"statistics": "off"}
+    try:
+        with safe_open(store.bank_folder(task) / ROUTER, "np") as file:
+            names = {*file.keys()}
+            if "settings" not in names:
+                return {}
+            reject, label_weight = file.get_tensor("settings").tolist()
+            small = len(file.get_tensor("layers_K")) == 1
+    except (OSError, ValueError, SafetensorError):  # whoever needs the statistics says what is wrong with the file
+        return {}
+    statistics = "full" if "covariance_U" in names else "small" if small else "compact"
+    return {"statistics": statistics, "reject": reject or None, "by_label": label_weight > 0}
 
 
 def has_first_format(store: Store) -> bool:

@@ -99,6 +99,39 @@ def test_changed_setting_of_a_learned_task_is_noticed(
     )
 
 
+@pytest.fixture(scope="module")
+def routed(backbone: Path, learned_runs: LearnedRuns) -> Path:
+    """Return a run whose tasks store routing statistics, the first one with a limit of its own, the last one none."""
+    tasks = {"one": {"routing": {"reject": 0.02}}, "three": {"routing": "off"}}
+    return learned_runs(tasks_of(backbone, routing={"statistics": "compact", "reject": 0.05}, tasks=tasks))
+
+
+@pytest.mark.parametrize(
+    ("routing", "tasks", "found"),
+    [
+        ({}, {}, {}),
+        ({"statistics": "full"}, {}, {"one": ["routing"], "two": ["routing"]}),
+        ({"statistics": "small"}, {}, {"one": ["routing"], "two": ["routing"]}),
+        ({}, {"two": {"routing": "off"}}, {"two": ["routing"]}),
+        ({}, {"three": {}}, {"three": ["routing"]}),
+        ({}, {"one": {"routing": {"reject": 0.03}}}, {"one": ["routing.reject"]}),
+        ({}, {"two": {"routing": {"reject": 0.03}}}, {"two": ["routing.reject"]}),
+        (
+            {},
+            {"two": {"routing": {"reject": 0.05}}},
+            {"two": ["routing.reject"]},
+        ),  # near-duplicates: no limit is stored
+        ({"reject": 0.3}, {}, {}),  # the first task has its own limit, the second one none
+    ],
+)
+def test_changed_routing_of_a_learned_task_is_noticed(
+    backbone: Path, routed: Path, routing: dict[str, Any], tasks: dict[str, Any], found: dict[str, list[str]]
+) -> None:
+    own = {"one": {"routing": {"reject": 0.02}}, "three": {"routing": "off"}, **tasks}
+    given = tasks_of(backbone, routing={"statistics": "compact", "reject": 0.05, **routing}, tasks=own)
+    assert settings_that_differ(Session(given.spec, Store(routed))) == found
+
+
 def test_changed_file_of_labels_is_noticed(backbone: Path, learned: Path, names: Path) -> None:
     session = Session(tasks_of(backbone).spec, Store(learned))
     names.write_text('["yes", "no"]')
