@@ -30,6 +30,8 @@ IGNORED = -100
 """The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""
 OF_CLASSES = ("accuracy", "macro_f1", "matthews")
 """Metrics of rows that have one label each."""
+OF_ANSWERS = ("thresholds",)
+"""Keys of ``kind_settings`` that decide how answers are read from outputs, not how rows are encoded; see `Kind.decide`."""
 
 
 class OwnColumn(NamedTuple):
@@ -153,7 +155,7 @@ class Kind:
         return (*self.columns[: 2 if pair else 1], *(("options",) if options else ()))
 
     def settings_of(self, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return all settings of a task of this kind; None if there are none.
+        """Return all settings of a task of this kind that its bank is learned with; None if there are none.
 
         Args:
             given: those that differ from the defaults.
@@ -165,7 +167,7 @@ class Kind:
             if given is not None:
                 raise ValueError(f"kind_settings: a {self.name} task has none: remove it")
             return None
-        return self.own_settings.model_validate(given or {}).model_dump(mode="json")
+        return self.own_settings.model_validate(given or {}).model_dump(mode="json") or None
 
     def metrics_with(self, options: Options | None) -> tuple[str, ...]:
         """Return the metrics of a task; the first is the default.
@@ -392,6 +394,30 @@ class Kind:
         raise NotImplementedError
 
     # Scores and predictions
+    def decide(
+        self,
+        task: str,
+        labels: tuple[str, ...] | None,
+        settings: Mapping[str, Any] | None,
+        outputs: Tensor | None = None,
+        answers: Tensor | None = None,
+    ) -> Any:
+        """Return how answers are read from outputs, a `continual_petl.heads.decision.Decision`; None if the head decides it.
+
+        It is asked before a task is learned and, unless it returned None, again once the bank is learned.
+
+        Args:
+            task: name of the task, for messages.
+            labels: names in the order of the outputs.
+            settings: the values of `own_settings`.
+            outputs: the learned bank's outputs for the validation rows; None before it is learned.
+            answers: the labels of these rows.
+
+        Raises:
+            InputError: if the settings do not fit the labels.
+        """
+        return None
+
     def scores(
         self, labels: Sequence[str] | None, metric: str | None, *, reading: Any, single_precision: bool
     ) -> dict[str, Any]:
@@ -421,7 +447,9 @@ class Kind:
             labels: names in the order of the outputs; the options of a generative task.
             outputs_BC: one row of outputs per row of data, in fp32.
             targets: see `TaskPlan.targets`.
-            rounding: how much two outputs may differ by rounding; see `heads.words.ROUNDING`.
+            rounding: how much two outputs may differ by rounding; see `heads.predictions.ROUNDING`.
+
+        A task with a `Decision` gives it too, as ``decision``.
         """
         raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from continual_petl.banks.config.choice import BankChoice
+from continual_petl.heads.decision import Decision
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
 from continual_petl.learner.task_plan import TaskPlan
@@ -34,6 +35,7 @@ WHOLE = TaskPlan(
     chat=CHAT,
     tags=TagReading(scheme="IOB2", position="prefix", separator="-", outside=("O",)),
     targets=Targets(mean=0.0, deviation=1.0),
+    decision=Decision(thresholds=(0.25, 0.5)),
 )
 """A plan with a value for every field but `normalise`, so that each of them can be changed."""
 _VALUES = (

@@ -95,6 +95,7 @@ def plan_again(session: Session, task: TaskSpec, learned: TaskPlan) -> TaskPlan:
         chat=_chat(spec.resolved_chat(task), learned.chat),
         tags=_tags(task, learned),
         targets=learned.targets,
+        decision=learned.decision,
     )
 
 

@@ -35,6 +35,7 @@ def write_readme(subject: Subject, folder: Path, how: Loading, config: Mapping[s
         several_factors=lora and _several_factors(config),
         chooses=kind_of(plan).chooses,
         labels=", ".join(map(repr, plan.labels or ())),
+        decision={} if plan.decision is None else plan.decision.in_words(plan.labels or ()),
         code=code.text,
     )
     library = "adapter-transformers" if how.library == "adapters" else how.library  # the Hub's name

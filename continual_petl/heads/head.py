@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from continual_petl.heads.decision import Decision
 from continual_petl.kind import IGNORED as IGNORED
 
 
@@ -22,6 +23,9 @@ class Head(nn.Module, ABC):
     Args:
         kind: name of the kind of the task.
     """
+
+    decision: Decision | None = None
+    """How answers are read from the outputs; None if that needs nothing beside the head."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -96,8 +96,8 @@ class MultilabelHead(LinearHead):
         return F.binary_cross_entropy_with_logits(outputs, labels, pos_weight=self.class_weights)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return whether the probability of each label is above one half, bool ``(B, C)``."""
-        return outputs > 0
+        """Return whether the probability of each label is above its threshold, by default one half, bool ``(B, C)``."""
+        return (outputs if self.decision is None else self.decision.above(outputs)) > 0
 
 
 class NumberHead(LinearHead):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from continual_petl.errors import InputError, about
+from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
+
+from continual_petl._strict_model import StrictModel
+from continual_petl.errors import InputError, about, did_you_mean, known_names
+from continual_petl.heads.decision import Decision, Share, tuned_thresholds
 from continual_petl.kind import HowRead
 from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.preparation.multi_hot import check_named, flags_of, names_by_column
+from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_NUMBER, AS_TEXT, Text
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.schema.training_spec import named_by_number
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -22,10 +28,44 @@ if TYPE_CHECKING:
     from continual_petl.heads.predictions import Prediction
 
 
+def _shape(value: Any) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return AS_NUMBER
+    return AS_TEXT if value == _TUNED else AS_MAPPING if isinstance(value, dict) else None
+
+
+_HALF, _TUNED = 0.5, "tuned"
+_Probability = Annotated[Share, Field(strict=True)]
+_Thresholds: TypeAlias = Annotated[
+    Annotated[Literal["tuned"], Tag(AS_TEXT)]
+    | Annotated[_Probability, Tag(AS_NUMBER)]
+    | Annotated[dict[Text, _Probability], Field(min_length=1), BeforeValidator(named_by_number), Tag(AS_MAPPING)],
+    Discriminator(
+        _shape,
+        custom_error_type="shape",
+        custom_error_message="must be tuned, a number above 0 and below 1, or a mapping from label to such a number",
+    ),
+]
+
+
+class MultilabelSettings(StrictModel):
+    """How labels are read from their probabilities."""
+
+    thresholds: _Thresholds = _HALF
+    """The probability above which a label applies, for all labels or by label; a label that is left out has 0.5. tuned:
+    found on the validation rows, for a high F1 of each label."""
+
+    @model_serializer(mode="wrap")
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The plans of banks that were learned before these keys existed have none of them.
+        return {} if self.thresholds == _HALF else handler(self)
+
+
 class Multilabel(OfTexts):
     """The head has one output for each label, with a sigmoid and a binary cross-entropy for each."""
 
     name = "multilabel"
+    own_settings = MultilabelSettings
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "exact_match")
     has_labels = True
     labels_in_columns = True
@@ -118,6 +158,32 @@ class Multilabel(OfTexts):
         first = np.argmax(holds[:, rarest_first], axis=1)
         return np.where(holds.any(1), rarest_first[first], -1)
 
+    def decide(
+        self,
+        task: str,
+        labels: tuple[str, ...] | None,
+        settings: Mapping[str, Any] | None,
+        outputs: Tensor | None = None,
+        answers: Tensor | None = None,
+    ) -> Decision | None:
+        """Return the threshold of each label; None if all are left at one half."""
+        asked = MultilabelSettings.model_validate(settings or {}).thresholds
+        if asked == _HALF or labels is None:
+            return None
+        if isinstance(asked, dict):
+            if unknown := [name for name in asked if name not in labels]:
+                raise InputError(
+                    f"task {task!r}: kind_settings.thresholds names {known_names([*map(repr, unknown)])}"
+                    f"{did_you_mean(unknown[0], labels)}; the labels of its data are {known_names([*map(repr, labels)])}. "
+                    "Write thresholds for these labels."
+                )
+            return Decision(thresholds=tuple(asked.get(name, _HALF) for name in labels))
+        if asked != _TUNED:
+            return Decision(thresholds=(asked,) * len(labels))
+        if outputs is None or answers is None:
+            return Decision(thresholds=(_HALF,) * len(labels))
+        return Decision(thresholds=tuned_thresholds(outputs.double().numpy(), answers.bool().numpy()))
+
     def scores(
         self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
     ) -> dict[str, Any]:
@@ -143,17 +209,24 @@ class Multilabel(OfTexts):
         return [*map(present, answers)], [*map(present, references)]
 
     def in_words(
-        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
+        self,
+        labels: tuple[str, ...] | None,
+        outputs_BC: Tensor,
+        *,
+        targets: object,
+        rounding: float,
+        decision: Decision | None = None,
     ) -> list[Prediction]:
-        """Return the labels with a probability above one half, and all probabilities."""
+        """Return the labels with a probability above their threshold, by default one half, and all probabilities."""
         from continual_petl.heads.predictions import Prediction
 
         assert labels is not None
+        above_BC = outputs_BC if decision is None else decision.above(outputs_BC)
         return [
             Prediction(
-                value=[name for name, output in zip(labels, row, strict=True) if output > 0],
+                value=[name for name, excess in zip(labels, above, strict=True) if excess > 0],
                 probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
-                near_tie=bool((row.abs() <= rounding).any()),
+                near_tie=bool((above.abs() <= rounding).any()),
             )
-            for row in outputs_BC
+            for row, above in zip(outputs_BC, above_BC, strict=True)
         ]

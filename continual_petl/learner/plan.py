@@ -90,6 +90,7 @@ def plan_task(
         chat=chat,
         tags=rows.tags,
         targets=_targets(task, train) if kind.has_numbers else None,
+        decision=kind.decide(task.name, rows.labels, stated["kind_settings"]),
     )
 
 
@@ -212,6 +213,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
             targets=plan.targets,
         )
         assert isinstance(head, Head)
+        head.decision = plan.decision
         _check_prompt(plan, backbone)
         bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)
         if next(bank.parameters(), None) is None:

@@ -15,6 +15,7 @@ from continual_petl._strict_model import StrictModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import combined_digest
+from continual_petl.heads.decision import Decision
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
 from continual_petl.kind import Options
@@ -28,6 +29,7 @@ NOT_DECIDING = {
     "training.checkpoint_every": "a task that resumes from any checkpoint ends with the same bank",
     "training.num_workers": "workers collate the same batches, in the same order",
     "training.gradient_checkpointing": "the gradients are the same, bit for bit",
+    "decision": "it is found with the learned bank; the settings that ask for it are among those of the kind",
 }
 """The only settings of a plan that do not decide the bank, and why."""
 _IN_WORDS = {
@@ -76,7 +78,11 @@ class TaskPlan(StrictModel):
     kind_code: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """For a kind of the user's own, the SHA-256 of the file of the module that it is in."""
     kind_settings: dict[str, Any] | None = None
-    """The settings of the task's kind, all of them; None for kinds without any."""
+    """The settings of the task's kind; None for kinds without any, and if all of them are left at defaults that banks of
+    earlier releases were learned with."""
+    decision: Decision | None = None
+    """How answers are read from the outputs; None if that needs nothing beside the head. If it is found on validation rows,
+    these are the values without rows until the bank is learned."""
 
     @property
     def options_from(self) -> Options | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from continual_petl.errors import InputError, UnusableRowError, show
 from continual_petl.heads.predictions import ROUNDING, Prediction, choices, tags
+from continual_petl.kind import OF_ANSWERS
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs
@@ -88,7 +89,9 @@ class Request:
 
 def encoding_of(certificate: Certificate) -> tuple[object, ...]:
     """Return a value that is equal for tasks that encode a row, apart from its options, in the same way."""
-    chat, settings = certificate.chat, json.dumps(certificate.kind_settings, sort_keys=True)
+    chat = certificate.chat
+    encoding = {key: value for key, value in (certificate.kind_settings or {}).items() if key not in OF_ANSWERS}
+    settings = json.dumps(encoding, sort_keys=True)
     pair = certificate.pair or certificate.options_from == "row"
     lengths = (certificate.max_length, certificate.max_target_length)
     return kind_of(certificate).encoding, settings, pair, lengths, None if chat is None else (chat.digest, chat.system)
@@ -206,7 +209,9 @@ def in_words(
         found = choices(texts_of_rows, outputs.cpu(), precision=precision)
     else:
         kind = kind_of(certificate)
-        own = {"texts": encoded.texts.take(positions)} if encoded.texts is not None and kind.extracts else {}
+        own: dict[str, Any] = {} if certificate.decision is None else {"decision": certificate.decision}
+        if encoded.texts is not None and kind.extracts:
+            own["texts"] = encoded.texts.take(positions)
         found = kind.in_words(
             certificate.labels,
             outputs.cpu().detach().float(),

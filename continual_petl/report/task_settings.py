@@ -132,6 +132,8 @@ def settings_in_words(certificate: Certificate, history: History | None) -> dict
     if certificate.targets is not None:
         mean, deviation = certificate.targets.mean, certificate.targets.deviation
         lines["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
+    if certificate.decision is not None:
+        lines |= certificate.decision.in_words(certificate.labels or ())
     if certificate.tags is not None:
         lines["tags"] = certificate.tags.in_words
     if certificate.normalise is not None:

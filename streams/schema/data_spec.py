@@ -40,7 +40,7 @@ def _revision(text: str) -> str:
 Revision = Annotated[Text, AfterValidator(_revision)]
 """Commit, tag or branch."""
 
-AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{name}" for name in ("mapping", "rows", "source"))
+AS_MAPPING, AS_NUMBER, AS_ROWS, AS_SOURCE = (f"{TAG}{name}" for name in ("mapping", "number", "rows", "source"))
 
 
 def is_url(text: str) -> bool:

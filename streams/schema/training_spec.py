@@ -23,7 +23,7 @@ Count = Annotated[Int, Field(ge=1)]
 Rate = Annotated[Float, Field(gt=0)]
 
 
-def _named_by_number(value: Any) -> Any:
+def named_by_number(value: Any) -> Any:
     """Treat numeric labels as names: in YAML, the key of ``3: 2.0`` is a number."""
     if not isinstance(value, dict):
         return value
@@ -42,7 +42,7 @@ ClassWeights: TypeAlias = Annotated[
     | Annotated[
         dict[Text, Annotated[Float, Field(gt=0)]],
         Field(min_length=1),
-        BeforeValidator(_named_by_number),
+        BeforeValidator(named_by_number),
         Tag(AS_MAPPING),
     ],
     Discriminator(

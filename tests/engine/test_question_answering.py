@@ -372,8 +372,8 @@ def test_the_digest_of_the_data_has_texts_and_positions() -> None:
         ({"metric": "rougeL"}, "allowed for kind question-answering: f1, exact_match"),
         ({"training": {"label_smoothing": 0.1}}, "has no effect on a question-answering task"),
         (
-            {"kind": "classification", "kind_settings": {}},
-            r"classification task \(it is for question-answering\): remove",
+            {"kind": "regression", "kind_settings": {}},
+            r"regression task \(it is for multilabel, question-answering\): remove",
         ),
     ],
 )

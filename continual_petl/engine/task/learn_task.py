@@ -143,8 +143,9 @@ def scored(
         stop: what to say if a stop was asked for while the splits were predicted; empty: the caller stops.
         facts: more fields of `Certificate`.
     """
-    session, plan, backbone = run.session, run.plan, run.backbone
+    session, backbone = run.session, run.backbone
     scores, answers = _predict_splits(run)
+    plan = run.plan.model_copy(update={"decision": run.head.decision})
     if stop:
         run.request.stop_here(stop)
     router, too_alike = _router_sums(run)
@@ -211,6 +212,12 @@ def _predict_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Ans
             f"before the {split} split of task {run.plan.name!r} was predicted; its progress is saved"
         )
         outputs = outputs_of(session, learner, rows)
+        if split == "validation" and run.plan.decision is not None:
+            # Before any score: all of them are those of the answers that predictions will give.
+            plan, labels = run.plan, torch.tensor(rows.labels)
+            run.head.decision = run.kind.decide(
+                plan.name, plan.labels, plan.kind_settings, torch.stack(outputs), labels
+            )
         scores[split] = score(learner, rows, outputs)
         answers[split] = answered(learner, rows, outputs, references=keeps_rows)
     return scores, answers

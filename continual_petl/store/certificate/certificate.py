@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from continual_petl.errors import StoreError
+from continual_petl.heads.decision import same_form
 from continual_petl.heads.metric_code import is_own
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
 from continual_petl.kind_registry import kind_code, kind_of
@@ -31,7 +32,7 @@ from continual_petl.store.files.sealed import read_record, seal_of, write_record
 
 _NEW = (
     *("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets"),
-    *("kind_code", "kind_settings"),
+    *("kind_code", "kind_settings", "decision"),
 )
 """Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
@@ -130,6 +131,10 @@ class Certificate(TaskPlan):
             raise ValueError(f"kind_code: got {self.kind_code}, but kind {self.kind} has the code {code}")
         if self.kind_settings != kind.settings_of(self.kind_settings):
             raise ValueError(f"kind_settings: got {self.kind_settings}; expected exactly those of kind {self.kind}")
+        if not same_form(self.decision, kind.decide(self.task, self.labels, self.kind_settings)):
+            raise ValueError(
+                f"decision: got {self.decision}, which does not fit the labels and the settings of its kind"
+            )
         allowed = kind.metrics_with(self.options_from)
         if self.metric_code is None if is_own(self.metric) else self.metric_code is not None and self.metric in allowed:
             raise ValueError(
