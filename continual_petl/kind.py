@@ -30,7 +30,7 @@ IGNORED = -100
 """The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""
 OF_CLASSES = ("accuracy", "macro_f1", "matthews")
 """Metrics of rows that have one label each."""
-OF_ANSWERS = ("thresholds",)
+OF_ANSWERS = ("calibrate", "thresholds")
 """Keys of ``kind_settings`` that decide how answers are read from outputs, not how rows are encoded; see `Kind.decide`."""
 
 

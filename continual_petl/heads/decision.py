@@ -1,4 +1,5 @@
-"""How answers are read from a bank's outputs, where a task's settings ask for more than its head: thresholds of labels.
+"""How answers are read from a bank's outputs, where a task's settings ask for more than its head: thresholds of labels, and
+the temperature of probabilities (`continual_petl.heads.calibration`).
 
 They are found on validation rows once the bank is learned, and are part of its certificate. They never change an output,
 only the answers that are read from it.
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 """A probability that is neither 0 nor 1."""
+COLDEST = 1 / 100
+"""The lowest temperature, and the inverse of the highest."""
 _SHRINKAGE = 8
 _MOST = math.log(1e6 - 1)
 """Thresholds that are found are between 1e-6 and 1 - 1e-6."""
@@ -38,8 +41,10 @@ _MOST = math.log(1e6 - 1)
 class Decision(StrictModel):
     """How answers are read from outputs."""
 
+    temperature: Annotated[float, Field(ge=COLDEST, le=1 / COLDEST)] | None = None
+    """The number by which logits are divided before probabilities are computed from them; None if they are not calibrated."""
     thresholds: tuple[Share, ...] | None = None
-    """For each label, the probability above which it applies; None if that is not decided by thresholds."""
+    """For each label, the probability above which it applies; None if exactly one label applies."""
 
     def in_words(self, labels: Sequence[str]) -> dict[str, str]:
         """Return what it says about a task with these labels, by name.
@@ -48,20 +53,29 @@ class Decision(StrictModel):
             >>> Decision(thresholds=(0.25, 0.5)).in_words(["sport", "news"])
             {'thresholds of probabilities': 'sport 0.25, news 0.5'}
         """
-        if self.thresholds is None:
-            return {}
-        shares = (f"{name} {share:.6g}" for name, share in zip(labels, self.thresholds, strict=True))
-        return {"thresholds of probabilities": ", ".join(shares)}
+        lines = {} if self.temperature is None else {"temperature of probabilities": f"{self.temperature:g}"}
+        if self.thresholds is not None:
+            shares = (f"{name} {share:.6g}" for name, share in zip(labels, self.thresholds, strict=True))
+            lines["thresholds of probabilities"] = ", ".join(shares)
+        return lines
+
+    def scaled(self, outputs: Tensor) -> Tensor:
+        """Return the logits of probabilities."""
+        return outputs if self.temperature is None else outputs / self.temperature
+
+    def shares(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each label, or of each option of a row."""
+        return self.scaled(outputs).softmax(-1) if self.thresholds is None else self.scaled(outputs).sigmoid()
 
     def above(self, outputs_NC: Tensor) -> Tensor:
-        """Return by how much each output exceeds the threshold of its label, ``(N, C)``; the label applies above 0."""
+        """Return by how much each output exceeds the one whose probability is the label's threshold; it applies above 0."""
         assert self.thresholds is not None
-        return outputs_NC - outputs_NC.new_tensor([_logit(share) for share in self.thresholds])
+        return outputs_NC - outputs_NC.new_tensor([(self.temperature or 1.0) * _logit(t) for t in self.thresholds])
 
 
 def same_form(one: Decision | None, other: Decision | None) -> bool:
     """Return whether two decisions are about the same: whatever their values, none of these is missing in one of them."""
-    forms = [None if each is None else len(each.thresholds or ()) for each in (one, other)]
+    forms = [None if each is None else (each.temperature is None, len(each.thresholds or ())) for each in (one, other)]
     return forms[0] == forms[1]
 
 

@@ -13,6 +13,8 @@ from continual_petl.heads.targets import Targets
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from continual_petl.heads.decision import Decision
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(_notebook.Pretty):
@@ -80,7 +82,11 @@ def number_in_words(value: float, targets: Targets | None) -> str:
 
 
 def choices(
-    options: Sequence[Sequence[str]], outputs_BK: Tensor, *, precision: Literal["fp32", "bf16"] = "fp32"
+    options: Sequence[Sequence[str]],
+    outputs_BK: Tensor,
+    *,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    decision: Decision | None = None,
 ) -> list[Prediction]:
     """Convert the scores of options to predictions.
 
@@ -88,9 +94,10 @@ def choices(
         options: the options of each row.
         outputs_BK: their scores; values beyond the number of a row's options are not used.
         precision: precision of the backbone that computed them.
+        decision: how probabilities are read from them; None: their softmax.
     """
     rows = zip(options, outputs_BK.detach().float(), strict=True)
-    return [best(own, row[: len(own)], OF_SUMS * ROUNDING[precision]) for own, row in rows]
+    return [best(own, row[: len(own)], OF_SUMS * ROUNDING[precision], decision) for own, row in rows]
 
 
 def tags(
@@ -112,12 +119,13 @@ def tags(
     ]
 
 
-def best(names: Sequence[str], row: Tensor, rounding: float) -> Prediction:
+def best(names: Sequence[str], row: Tensor, rounding: float, decision: Decision | None = None) -> Prediction:
     """Return the name with the highest output, and the probabilities of all; near a tie if another is within ``rounding``."""
     shares = row.softmax(-1)
+    answered = shares if decision is None else decision.shares(row)
     return Prediction(
         value=names[int(shares.argmax())],
-        probabilities=dict(zip(names, shares.tolist(), strict=True)),
+        probabilities=dict(zip(names, answered.tolist(), strict=True)),
         near_tie=bool(_nearly_tied(row, rounding)),
     )
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from continual_petl._strict_model import StrictModel
 from continual_petl.errors import InputError, about, did_you_mean, known_names
 from continual_petl.heads.decision import Decision, Share, tuned_thresholds
 from continual_petl.kind import HowRead
+from continual_petl.kinds.bases.calibrated import CalibrationSettings, temperature_of
 from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.preparation.multi_hot import check_named, flags_of, names_by_column
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_NUMBER, AS_TEXT, Text
@@ -48,17 +48,12 @@ _Thresholds: TypeAlias = Annotated[
 ]
 
 
-class MultilabelSettings(StrictModel):
+class MultilabelSettings(CalibrationSettings):
     """How labels are read from their probabilities."""
 
     thresholds: _Thresholds = _HALF
     """The probability above which a label applies, for all labels or by label; a label that is left out has 0.5. tuned:
     found on the validation rows, for a high F1 of each label."""
-
-    @model_serializer(mode="wrap")
-    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The plans of banks that were learned before these keys existed have none of them.
-        return {} if self.thresholds == _HALF else handler(self)
 
 
 class Multilabel(OfTexts):
@@ -166,9 +161,10 @@ class Multilabel(OfTexts):
         outputs: Tensor | None = None,
         answers: Tensor | None = None,
     ) -> Decision | None:
-        """Return the threshold of each label; None if all are left at one half."""
+        """Return the threshold of each label, and the temperature; None if neither is asked for."""
         asked = MultilabelSettings.model_validate(settings or {}).thresholds
-        if asked == _HALF or labels is None:
+        temperature = temperature_of(settings, outputs, answers, several=True)
+        if (asked == _HALF and temperature is None) or labels is None:
             return None
         if isinstance(asked, dict):
             if unknown := [name for name in asked if name not in labels]:
@@ -177,12 +173,15 @@ class Multilabel(OfTexts):
                     f"{did_you_mean(unknown[0], labels)}; the labels of its data are {known_names([*map(repr, labels)])}. "
                     "Write thresholds for these labels."
                 )
-            return Decision(thresholds=tuple(asked.get(name, _HALF) for name in labels))
-        if asked != _TUNED:
-            return Decision(thresholds=(asked,) * len(labels))
-        if outputs is None or answers is None:
-            return Decision(thresholds=(_HALF,) * len(labels))
-        return Decision(thresholds=tuned_thresholds(outputs.double().numpy(), answers.bool().numpy()))
+            thresholds = tuple(asked.get(name, _HALF) for name in labels)
+        elif isinstance(asked, float):
+            thresholds = (asked,) * len(labels)
+        elif outputs is None or answers is None:
+            thresholds = (_HALF,) * len(labels)
+        else:
+            scaled_NC = Decision(temperature=temperature).scaled(outputs.double())
+            thresholds = tuned_thresholds(scaled_NC.numpy(), answers.bool().numpy())
+        return Decision(temperature=temperature, thresholds=thresholds)
 
     def scores(
         self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
@@ -222,11 +221,13 @@ class Multilabel(OfTexts):
 
         assert labels is not None
         above_BC = outputs_BC if decision is None else decision.above(outputs_BC)
+        # Row by row, since a sigmoid's last bit depends on the size of its tensor.
+        shares_BC = [row.sigmoid() if decision is None else decision.shares(row) for row in outputs_BC]
         return [
             Prediction(
                 value=[name for name, excess in zip(labels, above, strict=True) if excess > 0],
-                probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
+                probabilities=dict(zip(labels, shares.tolist(), strict=True)),
                 near_tie=bool((above.abs() <= rounding).any()),
             )
-            for row, above in zip(outputs_BC, above_BC, strict=True)
+            for shares, above in zip(shares_BC, above_BC, strict=True)
         ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind import MAX_OPTIONS, HowEncoded, HowRead, ReadRows
+from continual_petl.kinds.bases.calibrated import Calibrated
 from continual_petl.kinds.bases.several import OfSeveral, there
 from continual_petl.streams.preparation.spelling_notices import nearest
 from continual_petl.streams.schema.option_columns import OptionColumns
@@ -48,7 +49,7 @@ _RULE = (
 )
 
 
-class MultipleChoice(OfSeveral):
+class MultipleChoice(Calibrated, OfSeveral):
     """The head has one output for each option of a row, with softmax and cross-entropy over these."""
 
     name = "multiple-choice"

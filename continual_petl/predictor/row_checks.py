@@ -206,7 +206,7 @@ def in_words(
         found = tags(certificate.labels, kept, precision=precision)
     elif encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]
-        found = choices(texts_of_rows, outputs.cpu(), precision=precision)
+        found = choices(texts_of_rows, outputs.cpu(), precision=precision, decision=certificate.decision)
     else:
         kind = kind_of(certificate)
         own: dict[str, Any] = {} if certificate.decision is None else {"decision": certificate.decision}

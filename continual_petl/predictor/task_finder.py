@@ -127,6 +127,8 @@ class TaskFinder:
     """For each encoding, the certificate of one of its tasks, and the names of all its tasks."""
     layers: frozenset[str]
     """The layer ranges of the tasks' banks."""
+    temperatures: Mapping[str, float]
+    """By task, the temperature of its probabilities, if they are calibrated."""
 
     @property
     def certificates(self) -> dict[str, Certificate]:
@@ -285,7 +287,7 @@ class TaskFinder:
     ) -> dict[int, Prediction]:
         """Return predictions in which the frozen states have a say in the label, for tasks that give them a weight.
 
-        The log-probability of a label is then the bank's plus `TaskSums.label_weight` times the router's.
+        The log-probability of a label is then the bank's, not calibrated, plus `TaskSums.label_weight` times the router's.
 
         Args:
             predictions: what the banks of tasks predict, by row index.
@@ -299,7 +301,9 @@ class TaskFinder:
             if not sums.label_weight or shares is None or len(sums.counts_C) != len(shares) or len(shares) < 2:
                 continue
             scores_C = sums.label_weight * self.router.label_scores(routes[index].features[task][None], task)[0]
-            own_C = np.log(np.maximum(np.fromiter(shares.values(), dtype=np.float64), 1e-300)) + scores_C
+            logs_C = np.log(np.maximum(np.fromiter(shares.values(), dtype=np.float64), 1e-300))
+            # Those of the logits as they are, so that calibration changes no label.
+            own_C = self.temperatures.get(task, 1.0) * logs_C + scores_C
             whole_C = np.exp(own_C - own_C.max())
             whole_C /= whole_C.sum()
             second, first = np.sort(own_C)[-2:].tolist()
@@ -369,14 +373,18 @@ def task_finder(models: ModelCache) -> TaskFinder:
     check_can_route(store)
     totals = totals_of(store, None if before is None else before.totals)
     groups: dict[Encoding, tuple[Certificate, tuple[str, ...]]] = {}
-    layers = set()
+    layers, temperatures = set(), dict[str, float]()
     for task in sorted(totals.means):
         certificate = store.certificate(task)
         first, tasks = groups.get(encoding := _encoding(certificate), (certificate, ()))
         groups[encoding] = (first, (*tasks, task))
+        if certificate.decision is not None and certificate.decision.temperature is not None:
+            temperatures[task] = certificate.decision.temperature
         layers.add("all" if any(m.config.outside for m in certificate.bank.modifications) else certificate.bank.layers)
     router = Router(totals, partial(read_sums, store))
-    finder = TaskFinder(totals=totals, router=router, groups=groups, layers=frozenset(layers))
+    finder = TaskFinder(
+        totals=totals, router=router, groups=groups, layers=frozenset(layers), temperatures=temperatures
+    )
     _finders[models] = finder
     return finder
 

@@ -16,7 +16,6 @@ from continual_petl.added import added
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
-from continual_petl.kind import Kind
 from continual_petl.kind_registry import kind_names, kinds
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -65,7 +64,7 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
     task = definitions["TaskSpec"]["properties"]
     task["kind_settings"]["anyOf"][0] = {
         "type": "object",
-        "properties": {key: node for kind in kinds() for key, node in _settings_of(kind).items()},
+        "properties": _settings_of_kinds(),
         "additionalProperties": False,
     }
     metrics = dict.fromkeys(metric for kind in kinds() for metric in kind.metrics) | dict.fromkeys(added("metrics"))
@@ -83,12 +82,17 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _settings_of(kind: Kind) -> Schema:
-    """Return the schemas of the settings that only a kind has, by key."""
-    if kind.own_settings is None:
-        return {}
-    schema: Schema = kind.own_settings.model_json_schema()["properties"]
-    return {key: node | {"description": f"{node['description']} ({kind.name})"} for key, node in schema.items()}
+def _settings_of_kinds() -> Schema:
+    """Return the schemas of the settings that only some kinds have, by key."""
+    found: dict[str, tuple[Schema, list[str]]] = {}
+    for kind in kinds():
+        if kind.own_settings is not None:
+            for key, node in kind.own_settings.model_json_schema()["properties"].items():
+                found.setdefault(key, (node, []))[1].append(kind.name)
+    return {
+        key: node | {"description": f"{node['description']} ({', '.join(names)})"}
+        for key, (node, names) in found.items()
+    }
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Thresholds of labels: found on validation rows, certified, and the same wherever answers are given.
+"""Thresholds of labels and temperatures: found on validation rows, certified, and the same wherever answers are given.
 
 The expected answers are computed with numpy and scikit-learn from the logits of the task as a plain module.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, log_loss
 from starlette.testclient import TestClient
 
 from continual_petl import InputError, Run, learn
@@ -24,7 +24,9 @@ from continual_petl.engine.changed_settings import plan_again
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.errors import Interrupted, StoreError
+from continual_petl.heads.calibration import fitted_temperature
 from continual_petl.heads.decision import Decision, tuned_thresholds
+from continual_petl.heads.predictions import Prediction
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.certificate.history import PerLabel
 from continual_petl.store.store import Store
@@ -34,7 +36,7 @@ from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
 from tests.learned import LearnedRuns
 from tests.store.tampering import edit, problems
-from tests.streams_in_code import stream, task
+from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import WORDS
 
 Folder = Callable[..., Path]
@@ -255,3 +257,145 @@ def test_thresholds_of_unknown_labels_are_refused(backbone_folder: Folder, tmp_p
         InputError, match=r"kind_settings\.thresholds names 'Z'; the labels of its data are 'x', 'y', 'z'"
     ):
         dry_run(Session(tasks.spec, Store(tmp_path / "dry")))
+
+
+CALIBRATED = {"calibrate": "temperature"}
+
+
+def probable(backbone: Path, **settings: Any) -> TaskStream:
+    """Return tasks whose answers have probabilities; a task on the same rows with the same name has the same bank."""
+    more: dict[str, Any] = {"kind_settings": settings} if settings else {}
+    several = labelled("several") | {"kind_settings": {"thresholds": "tuned", **settings}}
+    return stream(
+        backbone,
+        [task("one", num_rows=32, **more), several, task_of_kind("multiple-choice", "options", **more)],
+        training={"epochs": 3},
+    )
+
+
+@pytest.fixture(scope="module")
+def plain_and_calibrated(backbone_folder: Folder, learned_runs: LearnedRuns) -> tuple[Run, Run]:
+    folder = backbone_folder()
+    return Run(learned_runs(probable(folder))), Run(learned_runs(probable(folder, **CALIBRATED)))
+
+
+def given_rows(tasks: TaskStream, name: str, split: str) -> list[Any]:
+    data: Any = tasks[name].data
+    return [(row["source"], row["options"]) if name == "options" else row["text"] for row in data[split]]
+
+
+def shares_of(found: list[Prediction]) -> list[list[float]]:
+    return [[*(each.probabilities or {}).values()] for each in found]
+
+
+def uncalibrated(shares: list[float], *, several: bool) -> torch.Tensor:
+    """Return the logits that probabilities are computed from, up to a constant where one label applies."""
+    found = torch.tensor(shares, dtype=torch.float64)
+    return found.logit() if several else found.log()
+
+
+@pytest.mark.parametrize("name", ["one", "several", "options"])
+def test_calibration_changes_probabilities_and_no_answer(
+    plain_and_calibrated: tuple[Run, Run], backbone_folder: Folder, name: str
+) -> None:
+    tasks = probable(backbone_folder())
+    (plain, calibrated), several = plain_and_calibrated, name == "several"
+    certificate = calibrated.store.certificate(name)
+    assert certificate.digest == plain.store.certificate(name).digest
+    assert certificate.decision is not None
+    temperature = certificate.decision.temperature
+    assert temperature is not None
+    assert abs(temperature - 1) > 0.01
+    for split in ("validation", "test"):
+        rows = given_rows(tasks, name, split)
+        before, after = (run.predict(rows, name) for run in (plain, calibrated))
+        assert [each.value for each in before] == [each.value for each in after]
+        assert [each.near_tie for each in before] == [each.near_tie for each in after]
+        for one, other in zip(shares_of(before), shares_of(after), strict=True):
+            scaled = uncalibrated(one, several=several) / temperature
+            expected = scaled.sigmoid() if several else scaled.softmax(-1)
+            torch.testing.assert_close(torch.tensor(other, dtype=torch.float64), expected, atol=1e-5, rtol=1e-5)
+        scores, own = certificate.scores[split], plain.store.certificate(name).scores[split]
+        assert {key: value for key, value in scores.scores.items() if key in own.scores} == own.scores
+        assert scores.predictions == own.predictions
+    assert all(check.ok for check in calibrated.verify(name, data=True))
+
+
+def test_certified_errors_are_those_of_the_answered_probabilities(
+    plain_and_calibrated: tuple[Run, Run], backbone_folder: Folder
+) -> None:
+    tasks = probable(backbone_folder())
+    for ending, run in zip(("_uncalibrated", ""), plain_and_calibrated, strict=True):
+        rows: Any = tasks["one"].data
+        certificate = plain_and_calibrated[1].store.certificate("one")
+        assert certificate.labels is not None
+        right = [certificate.labels.index(row["label"]) for row in rows["test"]]
+        shares = np.array(shares_of(run.predict(given_rows(tasks, "one", "test"), "one")))
+        shares /= shares.sum(1, keepdims=True)  # of rounding in single precision
+        scores = certificate.scores["test"].scores
+        assert scores[f"nll{ending}"] == pytest.approx(log_loss(right, shares), rel=1e-4)
+        assert scores[f"brier{ending}"] == pytest.approx(np.square(shares - np.eye(2)[right]).sum(1).mean(), rel=1e-4)
+    names = {"nll", "brier", "ece"}
+    assert names.isdisjoint(plain_and_calibrated[0].store.certificate("one").scores["test"].scores)
+    for name in ("several", "options"):
+        found = plain_and_calibrated[1].store.certificate(name).scores["validation"].scores
+        assert {*names, *(f"{each}_uncalibrated" for each in names)} <= found.keys()
+        assert found["nll"] < found["nll_uncalibrated"]
+
+
+def test_the_temperature_is_that_of_the_validation_rows(
+    plain_and_calibrated: tuple[Run, Run], backbone_folder: Folder
+) -> None:
+    rows: Any = probable(backbone_folder())["one"].data
+    certificate = plain_and_calibrated[1].store.certificate("one")
+    assert certificate.labels is not None
+    assert certificate.decision is not None
+    labels = torch.tensor([certificate.labels.index(row["label"]) for row in rows["validation"]])
+    logits = logits_of(plain_and_calibrated[0], "one", [row["text"] for row in rows["validation"]])
+    found = fitted_temperature(logits, labels, several=False)
+    assert certificate.decision.temperature == pytest.approx(found, rel=1e-3)
+
+
+def test_mixed_rows_and_lists_have_calibrated_probabilities(
+    plain_and_calibrated: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plain_and_calibrated[1]
+    texts = ["w1 w2 w3", "w0 w20", "w30 w2 w1 w4"]
+    mixed = run.predict([text for text in texts for _ in range(2)], ["one", "several"] * 3)
+    for number, name in enumerate(("one", "several")):
+        for found, alone in zip(mixed[number::2], run.predict(texts, name), strict=True):
+            assert found.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+    assert main(["show", str(run.store.folder), "one"]) == 0
+    shown = capsys.readouterr().out
+    assert "temperature of probabilities" in shown
+    assert "nll_uncalibrated" in shown
+
+
+def test_calibration_changes_no_label_of_rows_without_a_task(
+    backbone_folder: Folder, learned_runs: LearnedRuns
+) -> None:
+    """With protocol: class, the frozen states have a say in the label, beside the probabilities of the bank."""
+
+    def divided(**settings: Any) -> Run:
+        more: dict[str, Any] = {"kind_settings": settings} if settings else {}
+        first, second = task("first", num_rows=32, **more), task("second", num_rows=32, **more)
+        for rows in second["data"].values():
+            for row in rows:
+                row["label"] = {"no": "false", "yes": "true"}[row["label"]]
+        return Run(learned_runs(stream(backbone_folder(), [first, second], protocol="class")))
+
+    texts = [" ".join(random.Random(n).choices(WORDS, k=6)) for n in range(30)]
+    plain, calibrated = (divided(**settings).predict(texts, reject="never") for settings in ({}, CALIBRATED))
+    assert [each.value for each in plain] == [each.value for each in calibrated]
+    for before, after in zip(plain, calibrated, strict=True):
+        assert after.probabilities == pytest.approx(before.probabilities, abs=1e-4)
+
+
+def test_a_changed_temperature_is_detected(backbone_folder: Folder, learned_runs: LearnedRuns, tmp_path: Path) -> None:
+    folder = learned_runs.copy(probable(backbone_folder(), **CALIBRATED), tmp_path / "run")
+    edit(folder / "banks" / "one" / "bank.json", sealed=True, onwards=True, decision=Decision(temperature=9.0))
+    assert problems(folder) == {}
+    (check,) = Run(folder).verify("one", data=True)
+    assert "its test rows now score" in " ".join(check.problems)
+    edit(folder / "banks" / "one" / "bank.json", sealed=True, onwards=True, decision=Decision(thresholds=(0.5, 0.5)))
+    assert "does not fit the labels and the settings of its kind" in problems(folder)["one"]

@@ -1,15 +1,22 @@
-"""Thresholds are those of a plain search, shrunk where few rows decide them."""
+"""Thresholds are those of a plain search, shrunk where few rows decide them; temperatures and errors are those of scipy and
+scikit-learn.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from sklearn.metrics import f1_score, log_loss
 
+from continual_petl.heads.calibration import calibration_errors, fitted_temperature
 from continual_petl.heads.decision import Decision, tuned_thresholds
 
 
@@ -74,3 +81,95 @@ def test_a_label_applies_above_its_threshold() -> None:
     decision = Decision(thresholds=(0.25, 0.5))
     outputs = torch.tensor([[-1.09, -0.1], [-1.11, 0.1], [logit(0.25), 0.0]])
     assert (decision.above(outputs) > 0).tolist() == (outputs.sigmoid() > torch.tensor([0.25, 0.5])).tolist()
+
+
+def logits_and_labels(seed: int, num_labels: int = 4, scale: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits whose softmax is too sharp by a factor, and labels that are drawn from the right one."""
+    draw = torch.Generator().manual_seed(seed)
+    right = torch.randn(300, num_labels, generator=draw)
+    labels = torch.multinomial(right.softmax(-1), 1, generator=draw)[:, 0]
+    return right * scale, labels
+
+
+def smallest(loss: Callable[[float], torch.Tensor]) -> float:
+    """Return the temperature with the smallest loss, found by scipy."""
+    found = minimize_scalar(lambda log: float(loss(math.exp(log))), bounds=(-4, 4), options={"xatol": 1e-9})
+    return math.exp(found.x)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+def test_temperature_has_the_smallest_cross_entropy(scale: float) -> None:
+    outputs, labels = logits_and_labels(1, scale=scale)
+    smoothing = 4 / 3 / (len(labels) + 2)  # torch spreads it over all four labels
+    expected = smallest(lambda t: F.cross_entropy(outputs.double() / t, labels, label_smoothing=smoothing))
+    found = fitted_temperature(outputs, labels, several=False)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found == pytest.approx(scale, rel=0.2)
+
+
+def test_temperature_of_several_labels_has_the_smallest_binary_cross_entropy() -> None:
+    draw = torch.Generator().manual_seed(2)
+    right = torch.randn(200, 3, generator=draw)
+    labels = torch.bernoulli(right.sigmoid(), generator=draw)
+    positives = labels.sum(0)
+    targets = torch.where(labels.bool(), (positives + 1) / (positives + 2), 1 / (200 - positives + 2)).double()
+    expected = smallest(lambda t: F.binary_cross_entropy_with_logits(right.double() * 2 / t, targets))
+    assert fitted_temperature(right * 2, labels, several=True) == pytest.approx(expected, rel=1e-4)
+
+
+def test_rows_without_a_mistake_make_no_answer_certain() -> None:
+    outputs = torch.tensor([[0.5, 0.0], [0.0, 0.5]]).repeat(9, 1)
+    temperature = fitted_temperature(outputs, outputs.argmax(-1), several=False)
+    assert (outputs / temperature).softmax(-1).amax(-1).mean() == pytest.approx(19 / 20, abs=1e-4)  # Laplace's rule
+    wrong = fitted_temperature(outputs, outputs.argmin(-1), several=False)
+    assert wrong == 100  # the outputs say the opposite of what is right
+
+
+def test_options_that_a_row_does_not_have_change_no_temperature() -> None:
+    outputs, labels = logits_and_labels(3, num_labels=3)
+    padded = torch.cat([outputs, torch.full((len(outputs), 2), -math.inf)], 1)
+    assert fitted_temperature(padded, labels, several=False) == fitted_temperature(outputs, labels, several=False)
+    decision = Decision(temperature=3.0)
+    found, expected = (calibration_errors(decision, each, labels) for each in (padded, outputs))
+    assert found == pytest.approx(expected)
+
+
+def plain_error(confidences: np.ndarray, right: np.ndarray) -> float:
+    """Return the expected calibration error: over 15 bins, the mean difference of confidence and share of right ones."""
+    total = 0.0
+    for number in range(15):
+        inside = (confidences > number / 15) & (confidences <= (number + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(confidences[inside].mean() - right[inside].mean())
+    return total
+
+
+def test_errors_of_probabilities_are_those_of_their_formulas() -> None:
+    outputs, labels = logits_and_labels(4)
+    found = calibration_errors(Decision(temperature=2.5), outputs, labels)
+    for ending, temperature in (("", 2.5), ("_uncalibrated", 1.0)):
+        shares = softmax(outputs.double().numpy() / temperature, axis=1)
+        chosen, rows = shares.argmax(1), np.arange(len(labels))
+        assert found[f"nll{ending}"] == pytest.approx(log_loss(labels, shares))
+        assert found[f"brier{ending}"] == pytest.approx(np.square(shares - np.eye(4)[labels]).sum(1).mean())
+        expected = plain_error(shares[rows, chosen], chosen == labels.numpy())
+        assert found[f"ece{ending}"] == pytest.approx(expected, abs=1e-6)
+    assert found["nll"] < found["nll_uncalibrated"]
+    assert found["ece"] < found["ece_uncalibrated"]
+
+
+def test_errors_of_several_labels_are_those_of_each_label() -> None:
+    outputs = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-2.0, 0.3]])
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    decision = Decision(temperature=2.0, thresholds=(0.5, 0.5))
+    found, shares = calibration_errors(decision, outputs, labels), 1 / (1 + np.exp(-outputs.double().numpy() / 2))
+    right = labels.numpy()
+    assert found["nll"] == pytest.approx(-np.log(np.where(right == 1, shares, 1 - shares)).mean())
+    assert found["brier"] == pytest.approx(np.square(shares - right).mean())
+    assert found["ece"] == pytest.approx(plain_error(shares.ravel(), right.ravel()), abs=1e-6)
+
+
+def test_nothing_is_measured_without_a_temperature() -> None:
+    outputs, labels = logits_and_labels(5)
+    assert calibration_errors(None, outputs, labels) == {}
+    assert calibration_errors(Decision(thresholds=(0.5,)), outputs[:, :1], labels[:, None]) == {}

@@ -24,6 +24,7 @@ from continual_petl.digests import combined_digest, tensor_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import predicting_trainer, predicts_here, quiet
 from continual_petl.errors import InputError, why_unavailable
+from continual_petl.heads.calibration import calibration_errors
 from continual_petl.heads.head import IGNORED
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner import ContinualLearner
@@ -118,6 +119,7 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     plan, own = learner.plan, learner.task_bank(learner.plan.name)
     scores = metrics_of(plan, own_metric=own_metric, alone=True)  # other processes of a fit do not take part
+    errors: dict[str, float] = {}
     if plan.generation is not None:
         count(scores, own, found, None, rows.texts, learner.tokenizer)
         digest = combined_digest({"token_ids": found})
@@ -126,9 +128,12 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
         digest = tensor_digest(torch.cat(found))
     else:
         outputs_NC, texts = torch.stack(found), rows.texts if plan.predicts_texts else None
-        count(scores, own, outputs_NC, None if texts else torch.tensor(rows.labels), texts)
+        labels = None if texts else torch.tensor(rows.labels)
+        count(scores, own, outputs_NC, labels, texts)
+        errors = calibration_errors(own.head.decision, outputs_NC, labels)
         digest = tensor_digest(own.head.predictions(outputs_NC))
     values = {name: float(value) for name, value in scores.compute().items()}
+    values |= errors
     return SplitScores(
         num_examples=len(rows),
         # A correlation of constant predictions is undefined; JSON and the schema have no NaN and no infinity.

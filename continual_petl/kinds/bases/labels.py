@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about
 from continual_petl.kind import IGNORED, OF_CLASSES, HowRead
+from continual_petl.kinds.bases.calibrated import Calibrated
 from continual_petl.kinds.bases.texts import OfTexts
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from continual_petl.heads.decision import Decision
     from continual_petl.heads.head import Head
     from continual_petl.heads.predictions import Prediction
     from continual_petl.streams.encoding.rows import TokenisedRows
@@ -58,7 +60,7 @@ class OfClasses(OfTexts):
         return tuple((counts.sum() / (len(labels) * counts)).tolist())
 
 
-class OneLabel(OfClasses):
+class OneLabel(Calibrated, OfClasses):
     """A kind with one label for each row."""
 
     has_one_label = True
@@ -100,10 +102,16 @@ class OneLabel(OfClasses):
         return class_metrics(len(labels or ()))
 
     def in_words(
-        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
+        self,
+        labels: tuple[str, ...] | None,
+        outputs_BC: Tensor,
+        *,
+        targets: object,
+        rounding: float,
+        decision: Decision | None = None,
     ) -> list[Prediction]:
         """Return the label with the highest probability, and all probabilities."""
         from continual_petl.heads.predictions import best
 
         assert labels is not None
-        return [best(labels, row, rounding) for row in outputs_BC]
+        return [best(labels, row, rounding, decision) for row in outputs_BC]
