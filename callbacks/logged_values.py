@@ -53,6 +53,8 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
 def settings_of(certificate: Certificate) -> dict[str, Any]:
     """Return the settings of one task as plain values, without any text of its rows."""
     training = certificate.training
+    # Class weights are named by labels, which are text of the rows.
+    others = changed(training, ("learning_rate", "epochs", "batch_size", "class_weights"))
     return {
         "kind": certificate.kind,
         "metric": certificate.metric,
@@ -66,8 +68,7 @@ def settings_of(certificate: Certificate) -> dict[str, Any]:
         "learning_rate": training.learning_rate,
         "epochs": training.epochs,
         "batch_size": training.batch_size,
-        # Whatever else was set; class weights are named by labels, which are text of the rows.
-        "training": changed(training, ("learning_rate", "epochs", "batch_size", "class_weights")),
+        "training": training.model_dump(include={*others}),
         "seed": certificate.seed,
         "max_length": certificate.max_length,
         "num_labels": None if certificate.labels is None else len(certificate.labels),

@@ -1,7 +1,8 @@
 """The optimizer of a task: new for each task, over the parameters of exactly one bank.
 
 Defaults follow Houlsby et al. 2019, section 3.1 and adapter-bert's optimization.py: Adam, linear warm-up over a tenth of
-the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
+the steps, then linear decay to zero; no weight decay on biases and LayerNorms. Other schedules are those of
+`transformers.get_scheduler`, after the same warm-up.
 
 Steps are fused where torch supports it: a bank consists of many small tensors, and a loop over them costs a dozen calls for
 each. Moments and parameters match those of the loop up to rounding, and are deterministic.
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.schedule_spec import with_options
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 NAME = "adamw_8bit"
@@ -35,6 +37,20 @@ def check_8bit(training: ResolvedTraining) -> None:
     """Raise `InputError` if a task asks for this optimizer and `torchao` is not installed."""
     if training.optimizer == NAME:
         _torchao()
+
+
+def check_schedule(training: ResolvedTraining) -> None:
+    """Raise `InputError` if a schedule would not fall from the learning rate of its task."""
+    schedule = with_options(training.schedule)
+    ends = {"min_lr": schedule.min_lr, "lr_end": schedule.lr_end}
+    if schedule.name == "polynomial" and schedule.lr_end is None:
+        ends["lr_end"] = 1e-7  # the default of transformers
+    for key, end in ends.items():
+        if end is not None and end >= training.learning_rate:
+            raise InputError(
+                f"training.schedule: {key} is {end:g}, but the learning rate falls to it from training.learning_rate, which "
+                f"is {training.learning_rate:g}: give a smaller {key}."
+            )
 
 
 def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining) -> Optimizer:
@@ -160,13 +176,32 @@ def make_schedule(
 
 def _factor(training: ResolvedTraining, num_steps: int) -> Callable[[int], float]:
     num_warmup = round(training.warmup * num_steps)
+    after = _after_warmup(training, num_warmup, num_steps)
 
     def factor(step: int) -> float:
         if step < num_warmup:
             # With (step + 1) instead of step, the first step has a positive learning rate.
             return (step + 1) / (num_warmup + 1)
-        if training.schedule == "constant":
-            return 1.0
-        return max(0.0, (num_steps - step) / max(1, num_steps - num_warmup))
+        return after(step)
 
     return factor
+
+
+def _after_warmup(training: ResolvedTraining, num_warmup: int, num_steps: int) -> Callable[[int], float]:
+    """Return the learning rate of each step after the warm-up, as a share of the peak."""
+    schedule = with_options(training.schedule)
+    if schedule.name in ("constant", "constant_with_warmup"):
+        return lambda step: 1.0
+    if schedule.name == "linear":
+        return lambda step: max(0.0, (num_steps - step) / max(1, num_steps - num_warmup))
+    from transformers import get_scheduler  # importing it takes a second
+
+    # These are functions of the step, and of the peak where a key is a learning rate.
+    unused = SGD([torch.zeros(1, requires_grad=True)], lr=training.learning_rate)
+    options = schedule.options
+    if schedule.num_decay_steps is not None:
+        options["num_decay_steps"] = min(schedule.num_decay_steps, num_steps - num_warmup)
+    made = get_scheduler(schedule.name, unused, num_warmup, num_steps, options)
+    (found,) = made.lr_lambdas
+    # A scheduler is also asked for the step after the last one, for which not all of them are defined.
+    return lambda step: float(found(min(step, num_steps - 1)))

@@ -27,6 +27,7 @@ SECTIONS = {
     "Modification": "an entry of bank.modifications",
     "TrainingSpec": "training",
     "TrainingOverride": "training of a task",
+    "ScheduleSpec": "schedule",
     "TaskSpec": "an entry of tasks",
     "DataSpec": "data",
     "ColumnsSpec": "columns",

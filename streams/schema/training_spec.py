@@ -14,6 +14,7 @@ from continual_petl._strict_model import UserSpec
 from continual_petl.banks.config.presets import Recipe, recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
+from continual_petl.streams.schema.schedule_spec import Schedule
 
 # Strict, because otherwise pydantic reads `true` as 1 and '3' as 3.
 Int = Annotated[int, Field(strict=True)]
@@ -88,10 +89,12 @@ class TrainingSpec(UserSpec):
     """The two betas of adamw, adamw_8bit and adam."""
     eps: Annotated[Float, Field(gt=0)] = 1e-8
     """The epsilon of adamw, adamw_8bit and adam."""
-    schedule: Literal["linear", "constant"] = "linear"
-    """The learning rate after the warm-up: decrease linearly to zero, or stay constant."""
+    schedule: Schedule = "linear"
+    """The learning rate after the warm-up: linear (down to zero), constant (constant_with_warmup is the same), or another one
+    of `transformers.get_scheduler` that needs no metric; with options, {name: cosine_with_restarts, num_cycles: 2}."""
     warmup: Annotated[Float, Field(ge=0, le=1)] = 0.1
-    """Share of all steps during which the learning rate rises from zero."""
+    """Share of all steps during which the learning rate rises linearly from zero, whatever the schedule. Of n such steps, the
+    first has 1/(n+1) of the peak, so that no step is lost."""
     gradient_clip: Annotated[Float, Field(gt=0)] | None = 1.0
     """Maximum norm of the gradient; null means no clipping."""
     accumulate: Count = 1

@@ -21,7 +21,7 @@ from continual_petl.streams.stream_file.size_limits import MAX_DEPTH
 from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
-_BARE = {"backbone": "name", "bank": "preset", "routing": "statistics"}
+_BARE = {"backbone": "name", "bank": "preset", "routing": "statistics", "schedule": "name"}
 """Keys whose value may be a bare name, and the key below them that the name sets."""
 _DEFAULTS = {"bank": {"preset": "houlsby"}}
 
@@ -154,7 +154,7 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: K
     for depth, part in enumerate(path[:-1]):
         here = path[: depth + 1]
         child = _child(node, part, path[:depth])
-        if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
+        if isinstance(child, str) and part in _BARE and here[0] != "trainer":
             child = {_BARE[part]: child}
         elif child is None:
             # A bank that starts from named banks takes its settings from there, not from the defaults.

@@ -37,7 +37,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "dropout, last bank": {**DROPOUT, "select": "last", "schedule": "constant"},
     "accumulate, dropout": {**DROPOUT, "accumulate": 2},
-    "sgd, a checkpoint every step": {"optimizer": "sgd", "checkpoint_every": 1},
+    "sgd, a checkpoint every step, restarts": {
+        "optimizer": "sgd",
+        "checkpoint_every": 1,
+        "schedule": {"name": "cosine_with_restarts", "num_cycles": 2},
+    },
 }
 
 
@@ -88,8 +92,8 @@ def _slow(cases: Sequence[object]) -> list[Any]:
         *_slow([("dropout, last bank", 4), ("dropout, last bank", 9)]),
         ("plain", 4),
         *_slow([("plain", 9)]),
-        ("sgd, a checkpoint every step", 3),
-        *_slow([("sgd, a checkpoint every step", 5)]),
+        ("sgd, a checkpoint every step, restarts", 3),
+        *_slow([("sgd, a checkpoint every step, restarts", 5)]),
     ],
 )
 def test_interrupted_run_equals_uninterrupted_run(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.streams.schema.stream_spec import ResolvedTraining
+from continual_petl.errors import InputError
+from continual_petl.learner.optimizer import check_schedule, make_optimizer, make_schedule
+from continual_petl.streams.schema.schedule_spec import ScheduleName, with_options
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, TrainingSpec
 from tests.desk import Desk
 from tests.streams_in_code import stream, task
 from tests.tiny import make_bank, make_model
@@ -60,6 +64,83 @@ def test_short_tasks_have_no_zero_rate_steps(num_steps: int, warmup: float) -> N
 
 def test_constant_schedule_stays_constant() -> None:
     assert _rates(_training(schedule="constant", warmup=0.0, learning_rate=0.5), 4) == [0.5] * 4
+
+
+def _waved(share: float, cycles: float = 0.5) -> float:
+    return 0.5 * (1 + math.cos(2 * math.pi * cycles * share))
+
+
+PEAK, WARM, STEPS = 0.2, 4, 20
+REST = STEPS - WARM
+"""The peak of the learning rate, and numbers of steps: of the warm-up, of all, after the warm-up."""
+FORMULAS: dict[str, tuple[dict[str, Any] | str, Callable[[int], float]]] = {
+    "linear": ("linear", lambda k: 1 - k / REST),
+    "constant": ("constant", lambda k: 1.0),
+    "constant with warm-up": ("constant_with_warmup", lambda k: 1.0),
+    "cosine": ("cosine", lambda k: _waved(k / REST)),
+    "a cosine and a half": ({"name": "cosine", "num_cycles": 1.5}, lambda k: _waved(k / REST, 1.5)),
+    "restart": ({"name": "cosine_with_restarts", "num_cycles": 2}, lambda k: _waved(k % 8 / 8)),
+    "no restart": ("cosine_with_restarts", lambda k: _waved(k / REST)),
+    "cosine to a rate": ({"name": "cosine_with_min_lr", "min_lr": 0.05}, lambda k: 0.25 + 0.75 * _waved(k / REST)),
+    "cosine to a share": (
+        {"name": "cosine_warmup_with_min_lr", "min_lr_rate": 0.1},
+        lambda k: 0.1 + 0.9 * _waved((k + 1) / REST),
+    ),
+    "polynomial": ({"name": "polynomial", "power": 2, "lr_end": 0.02}, lambda k: 0.1 + 0.9 * (1 - k / REST) ** 2),
+    "line to almost zero": ("polynomial", lambda k: 1 - (1 - 1e-7 / PEAK) * k / REST),
+    "inverse root": ("inverse_sqrt", lambda k: math.sqrt(WARM / (WARM + k))),
+    "slow inverse root": ({"name": "inverse_sqrt", "timescale": 30}, lambda k: math.sqrt(30 / (30 + k))),
+    "stable, then a wave": (
+        {"name": "warmup_stable_decay", "num_decay_steps": 5},
+        lambda k: 1.0 if k < 11 else _waved((k - 11) / 5),
+    ),
+    "stable, then a root": (
+        {"name": "warmup_stable_decay", "num_decay_steps": 5, "decay_type": "1-sqrt", "min_lr_ratio": 0.5},
+        lambda k: 1.0 if k < 11 else 0.5 + 0.5 * (1 - math.sqrt((k - 11) / 5)),
+    ),
+    "more decay than steps": (
+        {"name": "warmup_stable_decay", "num_decay_steps": 500, "decay_type": "linear"},
+        lambda k: 1 - k / REST,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORMULAS)
+def test_rate_of_every_step_follows_the_formula_of_the_schedule(case: str) -> None:
+    schedule, formula = FORMULAS[case]
+    rates = _rates(_training(schedule=schedule, warmup=WARM / STEPS, learning_rate=PEAK), STEPS)
+    expected = [PEAK * (step + 1) / (WARM + 1) if step < WARM else PEAK * formula(step - WARM) for step in range(STEPS)]
+    # A cosine that is zero is computed as about 1e-17, and shares are computed in another order.
+    assert rates == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_every_schedule_has_a_formula_here() -> None:
+    tested = {with_options(TrainingSpec(schedule=schedule).schedule).name for schedule, _ in FORMULAS.values()}
+    assert tested == set(get_args(ScheduleName))
+
+
+@pytest.mark.parametrize("case", FORMULAS)
+def test_short_tasks_begin_with_a_positive_rate(case: str) -> None:
+    schedule, _ = FORMULAS[case]
+    for num_steps, warmup in product((1, 2, 7), (0.0, 0.1, 1.0)):
+        rates = _rates(_training(schedule=schedule, warmup=warmup, learning_rate=PEAK), num_steps)
+        assert 0 < rates[0] <= max(rates) <= PEAK * (1 + 1e-12), (num_steps, warmup)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (
+            "polynomial",
+            r"training\.schedule: lr_end is 1e-07, .* training\.learning_rate, which is 1e-08: give a smaller lr_end",
+        ),
+        ({"name": "cosine_with_min_lr", "min_lr": 0.5}, r"min_lr is 0\.5, .* which is 1e-08"),
+    ],
+)
+def test_schedule_that_would_not_fall_is_refused(schedule: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_schedule(_training(schedule=schedule, learning_rate=1e-8))
+    check_schedule(_training(schedule=schedule, learning_rate=1.0))
 
 
 def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import pytest
 
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.banks.config.spec import BankSpec, Modification, default_of
+from continual_petl.callbacks.logged_values import settings_of
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.task_settings import changed, epochs_in_words, named, settings_in_words, training_in_words
 from continual_petl.store.certificate.history import ScorePoint
@@ -64,6 +65,16 @@ def test_every_training_key_that_was_set_is_shown(key: str, facts: RunFacts) -> 
     assert lines[named(key)] == shown
     assert named(key).removesuffix("s") in training_in_words(training)
     assert shown in training_in_words(training)
+
+
+def test_options_of_a_schedule_are_shown_and_logged(facts: RunFacts) -> None:
+    schedule = {"name": "cosine_with_restarts", "num_cycles": 2}
+    training = ResolvedTraining(epochs=3, learning_rate=1e-3, schedule=schedule)
+    certificate = facts.tasks[0].certificate.model_copy(update={"training": training})
+    assert "schedule name cosine_with_restarts, num cycles 2" in training_in_words(training)
+    assert settings_in_words(certificate, None)["schedule"] == "name cosine_with_restarts, num cycles 2"
+    assert settings_of(certificate)["training"] == {"schedule": schedule}
+    assert ResolvedTraining.model_validate_json(training.model_dump_json()) == training
 
 
 def test_defaults_are_left_out_except_the_most_important_ones(facts: RunFacts) -> None:

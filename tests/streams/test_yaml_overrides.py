@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import StreamFileError
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.overrides import unreached
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 
@@ -33,6 +34,10 @@ def file(tmp_path: Path) -> Path:
 DIR = ("data_dir", "/d")
 
 
+def _schedule(spec: StreamSpec, number: int) -> Any:
+    return spec.resolved_training(spec.tasks[number]).schedule
+
+
 @pytest.mark.parametrize(
     ("override", "look", "value"),
     [
@@ -40,6 +45,13 @@ DIR = ("data_dir", "/d")
         (("--training.epochs", "7"), lambda s: s.training.epochs, 7),
         (("training.gradient_clip", "null"), lambda s: s.training.gradient_clip, None),
         (("training.betas", "[0.5, 0.9]"), lambda s: s.training.betas, (0.5, 0.9)),
+        (("training.schedule", "cosine"), lambda s: s.training.schedule, "cosine"),
+        (("training.schedule", "{name: cosine}"), lambda s: s.training.schedule, "cosine"),
+        (
+            ("tasks.sst.training.schedule", "{name: polynomial, power: 2}"),
+            lambda s: _schedule(s, 2).options,
+            {"power": 2},
+        ),
         (("tasks.agnews.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[0]).epochs, 1),
         (("tasks.2.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[2]).epochs, 1),
         (("tasks.sst.v2.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[1]).epochs, 1),
@@ -74,6 +86,17 @@ def test_override_sets_its_key(
 ) -> None:
     monkeypatch.setenv("HERE", "/here")
     assert look(load_stream(file, [DIR, override])) == value
+
+
+@pytest.mark.parametrize("above", ["", "tasks.sst."])
+def test_option_of_a_schedule_is_set_beside_its_bare_name(file: Path, above: str) -> None:
+    options = [
+        DIR,
+        (f"{above}training.schedule", "cosine_with_restarts"),
+        (f"{above}training.schedule.num_cycles", "2"),
+    ]
+    schedule = _schedule(load_stream(file, options), 2)
+    assert (schedule.name, schedule.options) == ("cosine_with_restarts", {"num_cycles": 2.0})
 
 
 def test_star_sets_every_task_and_later_override_one_of_them(file: Path) -> None:

@@ -20,7 +20,7 @@ from continual_petl.engine.trainers import check_trainer_arguments, check_valida
 from continual_petl.errors import InputError, Key, about
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.cuda_graphs import check_graphs
-from continual_petl.learner.optimizer import check_8bit
+from continual_petl.learner.optimizer import check_8bit, check_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.learner.prefix_cache import check_kept
@@ -224,6 +224,8 @@ def check_plan(session: Session, task: TaskSpec) -> None:
     plan = session.plan(task)
     with about("training", "optimizer"):
         check_8bit(plan.training)
+    with about("training", "schedule"):
+        check_schedule(plan.training)
     if plan.training.packing:
         with about("training", "packing"):
             check_packing(plan.name, backbone)
