@@ -24,7 +24,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from continual_petl.callbacks.base import WatchedRun, WatchedTask
-from continual_petl.callbacks.progress import Progress
+from continual_petl.callbacks.progress import Progress, epoch_of
 from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
@@ -149,7 +149,7 @@ class LiveProgress(Progress):
         if self._live is None or self._clock() - self._drawn < _SECONDS:
             return  # a loss is read from its device only when it is shown
         self._stepped(trainer)
-        self._epochs = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        self._epochs = epoch_of(trainer)
         loss = cast(ContinualLearner, pl_module).last_loss
         self._loss = f"loss {float(loss.mean):.4f}" if loss is not None and loss.weight else ""
         self._draw()

@@ -18,6 +18,7 @@ from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTas
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
+from continual_petl.store.folder.progress import out_of
 from continual_petl.store.ledger.lines import MeasuredScore
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
@@ -52,6 +53,12 @@ class TokenPace:
         total = sum(int(tokens) for tokens in self._tokens)
         spent = now() - self._begun
         return total / spent if total and spent > 0 else None
+
+
+def epoch_of(trainer: L.Trainer) -> str:
+    """Return the current epoch of a fit, with their number unless it ends after a number of steps: ``epoch 3 of 20``."""
+    total = trainer.max_epochs or 0
+    return out_of("epoch", trainer.current_epoch + 1, total if total > 0 else None)
 
 
 class _Epochs(L.Callback):
@@ -90,7 +97,7 @@ class _Epochs(L.Callback):
         share = f" in each of {trainer.world_size} processes" if trainer.world_size > 1 else ""
         pace = f", {self._rate:,.0f} tokens per second{share}" if self._rate else ""
         return (
-            f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
+            f"{epoch_of(trainer)}: validation {metric} {score:.4f}, "
             f"{time.perf_counter() - self._start:.0f} s so far{pace}"
         )
 

@@ -128,7 +128,7 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
         num_steps=session.num_steps(data, plan.training),
         learned=task.name in learned,
         exports=announced(plan, backbone, session.models.tokenizer, backbone.max_length),
-        notices=(*data.notices, *data.remarks),
+        notices=(*data.notices, *session.remarks(data)),
     )
 
 

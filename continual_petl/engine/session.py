@@ -235,6 +235,17 @@ class Session:
             self.spec, task, models.tokenizer, backbone.max_length, images=models.images, test=self.reads_test
         )
 
+    def remarks(self, data: TaskData) -> tuple[str, ...]:
+        """Return remarks on a task, before it is learned: on its columns, and on settings without an effect."""
+        training = self.spec.merged_training(data.task)
+        if training.max_steps is None or training.epochs is None:
+            return data.remarks
+        return (
+            *data.remarks,
+            f"task {data.task.name!r}: training.epochs ({training.epochs}) has no effect, because training.max_steps "
+            f"({training.max_steps}) decides when training ends",
+        )
+
     def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:
         """Return the batches of a prepared task."""
         from continual_petl.streams.batches.datamodule import TaskDataModule  # imports Lightning
@@ -249,7 +260,7 @@ class Session:
 
     def num_steps(self, data: TaskData, training: ResolvedTraining) -> int:
         """Return the number of optimizer steps in which a prepared task is learned on one device."""
-        return self.steps_of_epoch(data, training) * training.epochs
+        return training.num_steps(self.steps_of_epoch(data, training))
 
     def steps_of_epoch(self, data: TaskData, training: TrainingSpec) -> int:
         """Return the number of optimizer steps in which all rows of a prepared task are learned once on one device."""

@@ -311,7 +311,7 @@ def is_whole(run: TaskRun) -> bool:
 def num_short_steps(run: TaskRun) -> int:
     """Return the number of optimizer steps of a short fit."""
     whole = run.session.num_steps(run.data, run.plan.training)
-    if len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO:
+    if len(run.data.train) * whole <= WHOLE_UP_TO * run.session.steps_of_epoch(run.data, run.plan.training):
         return whole
     return min(whole, max(MIN_STEPS, round(SHARE * whole)))
 
@@ -323,9 +323,9 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
         DivergedError: if the loss is not finite.
         Interrupted: for a SIGTERM that arrives while the fit is being started.
     """
-    training = run.plan.training
+    training = run.plan.training.model_copy(update={"epochs": None, "max_steps": num_steps})
     arguments = {key: value for key, value in run.session.spec.trainer.items() if key in _KEPT}
-    arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
+    arguments |= {"devices": 1, "limit_val_batches": 0}
     with quiet():
         trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
         with fitting(run.request, f"a short fit of task {run.plan.name!r}"), run.training():

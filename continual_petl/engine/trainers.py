@@ -29,6 +29,7 @@ _OURS = {
     "enable_checkpointing": "the run writes its own checkpoints",
     "default_root_dir": "use --run-dir",
     "max_epochs": "write training.epochs",
+    "max_steps": "write training.max_steps",
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
@@ -91,7 +92,8 @@ def fitting_trainer(
     try:
         trainer = L.Trainer(
             **settings,
-            max_epochs=training.epochs,
+            max_epochs=training.epochs or -1,
+            max_steps=training.max_steps or -1,
             gradient_clip_val=training.gradient_clip,
             accumulate_grad_batches=training.accumulate,
             # Without a Checkpoint among the callbacks, Lightning would add its own.
@@ -136,7 +138,7 @@ def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
     never = None
     if not trainer.limit_val_batches:
         never = "trainer.limit_val_batches is 0"
-    elif (trainer.check_val_every_n_epoch or 0) > training.epochs:
+    elif training.epochs is not None and (trainer.check_val_every_n_epoch or 0) > training.epochs:
         never = f"trainer.check_val_every_n_epoch is {trainer.check_val_every_n_epoch}, with {training.epochs} epochs"
     if never is None:
         return
@@ -153,7 +155,7 @@ def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
 
 
 def check_reaches_validation(plan: TaskPlan, arguments: Mapping[str, Any], num_steps: int) -> None:
-    """Check that ``max_steps`` does not end the fit before the validation that the best bank, or patience, needs.
+    """Check that `max_steps` does not end the fit before the validation that the best bank, or patience, needs.
 
     Args:
         plan: the task.
@@ -163,16 +165,23 @@ def check_reaches_validation(plan: TaskPlan, arguments: Mapping[str, Any], num_s
     Raises:
         InputError: if it does.
     """
-    training, most = plan.training, arguments.get("max_steps", -1)
+    training, most = plan.training, plan.training.max_steps
     others = any(arguments.get(key) for key in ("limit_train_batches", "overfit_batches"))
     limited = others or arguments.get("devices", 1) != 1
-    first = num_steps * (arguments.get("check_val_every_n_epoch") or 1)
-    if limited or not 0 <= most < first or (training.select == "last" and training.patience is None):
+    every = arguments.get("check_val_every_n_epoch") or 1
+    # The last step is followed by a validation if it is in an epoch that is.
+    if (
+        limited
+        or most is None
+        or most > num_steps * (every - 1)
+        or (training.select == "last" and training.patience is None)
+    ):
         return
     key = "patience" if training.patience is not None else "select"
     raise InputError(
-        f"task {plan.name!r}, training.{key}: got {getattr(training, key)!r}, but trainer.max_steps is {most} and the first "
-        f"validation follows step {first}, so there would be none. Write select: last without patience, or give more steps."
+        f"task {plan.name!r}, training.{key}: got {getattr(training, key)!r}, but training.max_steps is {most} and an epoch "
+        f"has {num_steps} steps, so with trainer.check_val_every_n_epoch: {every} there would be no validation. Write "
+        "select: last without patience, or give more steps."
     )
 
 

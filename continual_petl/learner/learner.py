@@ -137,8 +137,8 @@ class ContinualLearner(L.LightningModule):
         The learner then holds one more bank, the only one that can be trained. Nothing is written to disk; after training,
         `continual_petl.commit` writes the bank into a run folder, with its certificate and scores.
 
-        Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's values for them are ignored,
-        and so are its ``select`` and ``patience``, and its ``prefix_cache``, which needs a run folder. A step with
+        Epochs, steps, gradient clipping and accumulation are arguments of your Trainer; the stream's values for them are
+        ignored, and so are its ``select`` and ``patience``, and its ``prefix_cache``, which needs a run folder. A step with
         ``accumulate_grad_batches``, or of several processes, is that of one batch with all of its rows; this needs the
         loaders of the returned data module.
 

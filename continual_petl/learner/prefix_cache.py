@@ -58,7 +58,7 @@ def num_uses(training: ResolvedTraining, arguments: Mapping[str, Any], num_batch
 
     Args:
         training: the training settings of the task.
-        arguments: the stream's ``trainer`` section; its limits on batches and steps are taken into account.
+        arguments: the stream's ``trainer`` section; its limits on batches are taken into account.
         num_batches: number of batches in one epoch over the whole training split.
     """
     used = num_batches
@@ -69,7 +69,5 @@ def num_uses(training: ResolvedTraining, arguments: Mapping[str, Any], num_batch
             used = min(used, limit * num_batches)
         elif isinstance(limit, int) and not isinstance(limit, bool) and (limit > 0 or key == "limit_train_batches"):
             used = min(used, limit)
-    total, steps = training.epochs * used, arguments.get("max_steps")
-    if isinstance(steps, int) and steps >= 0:
-        total = min(total, steps * training.accumulate)
+    total = (training.epochs or 0) * used if training.max_steps is None else training.max_steps * training.accumulate
     return total / num_batches

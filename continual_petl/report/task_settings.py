@@ -85,12 +85,17 @@ def value_in_words(value: Any) -> str:
 def epochs_in_words(training: ResolvedTraining, history: History | None) -> str:
     """Describe the epochs that were run, those that were planned, and the epoch whose bank was kept."""
     scores = () if history is None else history.curve.scores
-    planned = counted(training.epochs, "epoch")
+    by_steps = training.max_steps is not None
+    planned = f"until step {training.max_steps:,}" if by_steps else counted(training.epochs or 0, "epoch")
     if not scores or history is None:
         return planned
-    run = scores[-1].epoch
-    words = planned if run == training.epochs else f"{run:,} of {planned}"
-    if run < training.epochs and training.patience is not None:
+    run, step = scores[-1].epoch, scores[-1].step
+    early = step < (training.max_steps or 0) or run < (training.epochs or 0)
+    if by_steps:
+        words = f"{counted(run, 'epoch')}, {f'until step {step:,} of {training.max_steps:,}' if early else planned}"
+    else:
+        words = f"{run:,} of {planned}" if run != training.epochs else planned
+    if early and training.patience is not None:
         words += f" (no better score in {counted(training.patience, 'validation')})"
     kept = next((point.epoch for point in scores if point.step == history.kept), None)
     return words if kept in (None, run) else f"{words}; the bank of epoch {kept:,} was kept"
@@ -98,8 +103,8 @@ def epochs_in_words(training: ResolvedTraining, history: History | None) -> str:
 
 def training_in_words(training: ResolvedTraining) -> str:
     """Describe how a bank is trained: learning rate, epochs and batch size, and all settings that are not the defaults."""
-    epochs = counted(training.epochs, "epoch")
-    first = f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size:,}"
+    epochs = "" if training.epochs is None else f"{counted(training.epochs, 'epoch')}, "
+    first = f"learning rate {training.learning_rate:g}, {epochs}batch size {training.batch_size:,}"
     others = (f"{named(name)} {value_in_words(value)}" for name, value in changed(training, _ALWAYS).items())
     return ", ".join([first, *others])
 

@@ -31,7 +31,7 @@ from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.ledger.lines import FinishedLine
 from continual_petl.store.store import Store
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
@@ -199,10 +199,20 @@ def carried_out(setup: SweepSetup, record: Record) -> Outcome:
         # A recipe may decide the number of epochs. A trial whose settings could not be combined has no scores.
         searched = Studies(Path(setup.folder), setup.sweep, setup.spec).searched(record.task)
         learned = [(other, with_settings(setup.spec, known, other.settings)) for other in searched if other.scores]
-        others = [other for other, task in learned if setup.spec.resolved_training(task).epochs == training.epochs]
-        return should_prune(prune, scores, training.epochs, training.warmup, others)
+        length = _length(training)
+        others = [other for other, task in learned if _length(setup.spec.resolved_training(task)) == length]
+        # The epochs of a number of steps are known once one trial has ended.
+        num_epochs = training.epochs or max((len(other.scores) for other in others), default=0)
+        return should_prune(prune, scores, num_epochs, training.warmup, others)
 
     return tried(spec, folder, judge, own=own)
+
+
+def _length(training: ResolvedTraining) -> tuple[int | None, ...]:
+    """Return what decides how many epochs there are: trials of the same length can be compared epoch by epoch."""
+    if training.epochs is not None:
+        return (training.epochs,)
+    return (training.max_steps, training.batch_size, training.max_tokens, training.accumulate)
 
 
 def _tried(setup: SweepSetup, name: str) -> Report:

@@ -76,8 +76,8 @@ def replay(model: OneModel, memory: Memory, every: int) -> Tensor:
     R_TT = torch.full((len(parts), len(parts)), torch.nan, dtype=torch.float64)
     for number, part in enumerate(parts):
         loader = part.data.train_dataloader()
-        epochs = part.plan.training.epochs
-        num_steps = epochs * len(loader) + (epochs * len(loader) // every if memory.rows else 0)
+        own = part.plan.training.num_steps(len(loader))
+        num_steps = own + (own // every if memory.rows else 0)
         steps = _Replaying(model, part, loader, memory, every)
         model.fit(parts[: number + 1], steps, num_steps, judges=[part])
         memory.keep(part.plan.name, len(loader.rows), part.plan.seed)
@@ -124,7 +124,7 @@ def joint(model: OneModel, order: tuple[str, ...]) -> Tensor:
             numbers[place] += 1
             yield Step([(parts[place], next(batches[place]))], seed)
 
-    model.fit(parts, steps, parts[0].plan.training.epochs * sum(lengths), judges=parts)
+    model.fit(parts, steps, parts[0].plan.training.num_steps(sum(lengths)), judges=parts)
     R_TT = torch.full((len(parts), len(parts)), torch.nan, dtype=torch.float64)
     _measure(model, [model.parts[name] for name in order], R_TT, len(parts) - 1)
     return R_TT

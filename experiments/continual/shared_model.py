@@ -117,6 +117,7 @@ class OneModel:
             DivergedError: if the loss is no longer finite.
         """
         training = learned[-1].plan.training
+        assert training.epochs is not None
         self.body.head = learned[-1].head
         heads = nn.ModuleList(part.head for part in learned)
         module = nn.ModuleList([self.body, heads])

@@ -16,6 +16,7 @@ KeyPath = tuple[str | int, ...]
 
 _TRAINER_KEYS = {
     "max_epochs": "training.epochs",
+    "max_steps": "training.max_steps",
     "precision": "training.precision",
     "accumulate_grad_batches": "training.accumulate",
     "gradient_clip_val": "training.gradient_clip",

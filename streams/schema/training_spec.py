@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from continual_petl._strict_model import UserSpec
 from continual_petl.banks.config.presets import Recipe, recipe_of
@@ -53,7 +61,7 @@ ClassWeights: TypeAlias = Annotated[
     ),
 ]
 
-_NEW = ("cuda_graphs", "gradient_checkpointing", "packing", "patience")
+_NEW = ("cuda_graphs", "gradient_checkpointing", "max_steps", "packing", "patience")
 """Keys that are left out of a dump when they are off."""
 
 
@@ -62,6 +70,9 @@ class TrainingSpec(UserSpec):
 
     epochs: Count | None = None
     """Passes over the training split; null means the default of the bank's preset, see `banks/config/presets.py`."""
+    max_steps: Count | None = None
+    """Optimizer steps after which training ends, instead of epochs, which then have no effect: the rows are read as often as
+    that takes. The schedule spans these steps, and a validation follows the last one. Null means that epochs decide."""
     batch_size: Count = 32
     """Rows per batch on one device, before `accumulate`; with max_tokens, the maximum."""
     eval_batch_size: Count | None = None
@@ -145,19 +156,30 @@ class TrainingSpec(UserSpec):
 
 
 class ResolvedTraining(TrainingSpec):
-    """The training settings of one bank, with the number of epochs and the learning rate resolved."""
+    """The training settings of one bank, with the length of the training and the learning rate resolved."""
 
-    epochs: Count
-    """Passes over the training split."""
+    epochs: Count | None = None
+    """Passes over the training split; None if max_steps decides."""
     learning_rate: Rate
     """Peak learning rate of the schedule."""
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> ResolvedTraining:
+        if (self.epochs is None) == (self.max_steps is None):
+            raise ValueError("a bank is trained for a number of epochs or of steps: give one of epochs and max_steps")
+        return self
+
+    def num_steps(self, steps_of_epoch: int) -> int:
+        """Return the number of optimizer steps of the training, from those of one epoch."""
+        return self.max_steps or steps_of_epoch * (self.epochs or 0)
 
     @classmethod
     def of(cls, training: TrainingSpec, bank: BankSpec, recipe: Recipe | None = None) -> ResolvedTraining:
         """Return the settings completed from a recipe, by default the recipe of the bank."""
         recipe = recipe or recipe_of(bank)
+        epochs = recipe.epochs if training.epochs is None else training.epochs
         filled = {
-            "epochs": recipe.epochs if training.epochs is None else training.epochs,
+            "epochs": epochs if training.max_steps is None else None,
             "learning_rate": recipe.learning_rate if training.learning_rate is None else training.learning_rate,
         }
         return cls.model_validate({name: getattr(training, name) for name in TrainingSpec.model_fields} | filled)

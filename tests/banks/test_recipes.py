@@ -18,7 +18,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.streams_in_code import stream, task
 
 
-def _resolved(**more: Any) -> dict[str, tuple[float, int]]:
+def _resolved(**more: Any) -> dict[str, tuple[float, int | None]]:
     spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", **more})
     found = {each.name: spec.resolved_training(each) for each in spec.tasks}
     return {name: (training.learning_rate, training.epochs) for name, training in found.items()}

@@ -24,6 +24,7 @@ from rich.console import Console
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, WatchedRun, WatchedTask, event_lines
 from continual_petl.callbacks.live import newest_table
+from continual_petl.callbacks.progress import epoch_of
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
@@ -112,6 +113,11 @@ def test_display_fits_any_terminal_width(width: int, monkeypatch: pytest.MonkeyP
         assert re.match(r"a\s+0\.5000", lines[4])
         assert "[red]xxx" in "".join(lines), "names are not parsed as markup"
         assert lines[-1].count("0.5000") == 3
+
+
+@pytest.mark.parametrize(("max_epochs", "words"), [(5, "epoch 3 of 5"), (-1, "epoch 3"), (None, "epoch 3")])
+def test_number_of_epochs_is_shown_if_it_is_known(max_epochs: int | None, words: str) -> None:
+    assert epoch_of(cast(Any, SimpleNamespace(current_epoch=2, max_epochs=max_epochs))) == words
 
 
 def test_display_adapts_to_a_resized_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_predictions_without_a_trainer_match_lightning(
     [
         ({}, torch.cuda.is_available() or not torch.accelerator.is_available()),
         ({"accelerator": "cpu"}, True),
-        ({"accelerator": "cpu", "devices": 1, "max_steps": 3}, True),
+        ({"accelerator": "cpu", "devices": 1, "max_time": "00:01:00"}, True),
         ({"accelerator": "gpu"}, torch.cuda.is_available()),
         ({"accelerator": "mps"}, False),
         ({"accelerator": "cpu", "devices": 2}, False),

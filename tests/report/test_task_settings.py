@@ -17,6 +17,7 @@ from continual_petl.streams.schema.training_spec import ResolvedTraining, Traini
 
 TRAINING: dict[str, tuple[Any, str]] = {
     "epochs": (7, "7 epochs"),
+    "max_steps": (3_000, "3,000"),
     "batch_size": (3_000, "3,000"),
     "eval_batch_size": (64, "64"),
     "max_tokens": (4_096, "4,096"),
@@ -145,3 +146,17 @@ def test_epochs_are_those_that_were_run_of_those_that_were_planned(facts: RunFac
     assert words(4, 10) == "4 epochs; the bank of epoch 2 was kept"
     assert words(9, 10, 2) == "4 of 9 epochs (no better score in 2 validations); the bank of epoch 2 was kept"
     assert epochs_in_words(ResolvedTraining(epochs=1, learning_rate=1e-3), None) == "1 epoch"
+    steps = ResolvedTraining(max_steps=18, learning_rate=1e-3)
+    assert epochs_in_words(steps, None) == "until step 18"
+    assert training_in_words(steps) == "learning rate 0.001, batch size 32, max steps 18"
+    ended = (*points[:-1], points[-1].model_copy(update={"step": 18}))
+    for found, more, shown in (
+        (ended, {}, "4 epochs, until step 18; the bank of epoch 2 was kept"),
+        (
+            points[:3],
+            {"patience": 1},
+            "3 epochs, until step 15 of 18 (no better score in 1 validation); the bank of epoch 2 was kept",
+        ),
+    ):
+        past = history.model_copy(update={"curve": curve.model_copy(update={"scores": found}), "kept": 10})
+        assert epochs_in_words(steps.model_copy(update=more), past) == shown

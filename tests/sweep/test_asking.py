@@ -172,6 +172,23 @@ def test_unset_epochs_are_those_of_the_preset(
     assert list(dict.fromkeys(asked)) == [(3, 0), (RECIPES["full"].epochs, 0), (3, 1)]
 
 
+@pytest.mark.slow
+def test_epochs_of_a_number_of_steps_are_known_from_the_trials_with_as_many(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, list[int]]] = []
+
+    def ask(prune: str, scores: Sequence[float | None], epochs: int, warmup: float, others: Sequence[Record]) -> bool:
+        asked.append((epochs, len(scores), [each.settings["training.max_steps"] for each in others]))
+        return False
+
+    monkeypatch.setattr(trial, "should_prune", ask)
+    space = {"bank.bottleneck": [2, 4], "training.max_steps": [1, 4]}
+    tasks = small_stream(backbone_folder(), training={"epochs": None, "batch_size": 8})
+    sweep(tasks, small_sweep(space=space, prune="halving"), folder=tmp_path)
+    assert asked == [(0, 1, []), (0, 1, []), (0, 2, []), (1, 1, [1]), (2, 1, [4]), (2, 2, [4])]
+
+
 def test_tried_settings_are_not_repeated(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,9 +77,12 @@ class BankCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if trainer.global_step == trainer.max_steps:
+            trainer.should_stop = True  # otherwise Lightning would end the fit without validating the last bank
         # A checkpoint holds no accumulated gradients, and a task resumed after the last batch of an epoch would skip its
         # validation, so no checkpoint is written at these points.
-        if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
+        last = batch_idx + 1 >= trainer.num_training_batches or trainer.global_step == trainer.max_steps
+        if last or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         asked = self._is_asked(trainer)
         if asked or (trainer.global_step % self._every == 0 and trainer.global_step != self._saved_at):

@@ -95,7 +95,7 @@ def learn_bank(session: Session, task: TaskSpec, ranks: Ranks | None = None) -> 
     num_shares = 1 if session.spec.trainer.get("strategy") == SHARDED else num_processes
     num_batches = -(-len(session.loaders(data, plan.training).val_dataloader()) // num_shares)
     partly = partly_validated(plan, session.spec.trainer, num_batches)
-    lost = (*data.remarks, *dropped, *cache_notices, *partly)
+    lost = (*session.remarks(data), *dropped, *cache_notices, *partly)
     notify_start(session, plan.name, (*data.notices, *lost))
     if ranks is None:
         with open_state_cache(run, cache):
@@ -394,7 +394,7 @@ def _not_compared(curve: Curve, plan: TaskPlan) -> tuple[str, ...]:
         return ()
     return (
         f"task {plan.name!r}: the last {last - validated} of {last} steps were not followed by a validation, so only an "
-        "earlier bank could be chosen as the best one: trainer.max_steps or max_time ended the fit within an epoch, or "
+        "earlier bank could be chosen as the best one: trainer.max_time ended the fit within an epoch, or "
         "check_val_every_n_epoch skipped the last validation.",
     )
 

@@ -72,6 +72,8 @@ class LearningCurve(FitCurve):
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
+        if trainer.max_steps > 0:
+            batches = trainer.max_steps * trainer.accumulate_grad_batches
         self._range = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
         if self._losses or self._scores:  # a killed fit may have written points that are newer than the checkpoint
             self._write_so_far(trainer)

@@ -136,6 +136,7 @@ def _as_trained(plan: TaskPlan, fit: Fit) -> TaskPlan:
     """Return the plan with the training settings that the Trainer had, in place of those of the stream."""
     had = {
         "epochs": max(1, fit.epochs),
+        "max_steps": None,
         "accumulate": fit.accumulate,
         "gradient_clip": fit.gradient_clip,
         "select": "last",

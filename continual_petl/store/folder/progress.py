@@ -180,12 +180,12 @@ class Position(StrictModel):
     @property
     def in_steps(self) -> str:
         """The step as text: ``step 120 of 800``."""
-        return _of("step", self.step, self.num_steps)
+        return out_of("step", self.step, self.num_steps)
 
     @property
     def in_epochs(self) -> str:
         """The epoch as text: ``epoch 3 of 20``."""
-        return _of("epoch", self.epoch, self.num_epochs)
+        return out_of("epoch", self.epoch, self.num_epochs)
 
 
 def write_position(folder: Path, position: Position) -> None:
@@ -245,5 +245,6 @@ def not_learned(store: RunFolder, task: object) -> str:
     return f"task {task!r} is not learned in {store.folder}"
 
 
-def _of(unit: str, number: int, total: int | None) -> str:
+def out_of(unit: str, number: int, total: int | None) -> str:
+    """Return a number of units with their total, if it is known: ``step 120 of 800``."""
     return f"{unit} {number}" if total is None else f"{unit} {number} of {total}"
