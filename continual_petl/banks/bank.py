@@ -12,9 +12,10 @@ from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.config.spec import BankSpec, Modification, select_layers
 from continual_petl.banks.forms import form_of
-from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
+from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement, key
 from continual_petl.banks.forms.fusion import Fusion, fuse
 from continual_petl.banks.forms.init import Generators
+from continual_petl.banks.forms.prompt import INPUT
 from continual_petl.banks.own_parameters import Reads, own_names
 from continual_petl.errors import InputError
 
@@ -150,6 +151,28 @@ class Bank(nn.Module):
         See `fold`.
         """
         return all(form.is_folded(group) for _, form, group in self._groups())
+
+    def layers_above(self, name: str) -> int | None:
+        """Return how many layers of the same stack are above the layer of one of the bank's parameters.
+
+        As in `Sites.owner`, what comes before the layers of a stack (a prompt, embeddings) belongs to its first layer.
+
+        Args:
+            name: the name of the parameter.
+
+        Returns:
+            None for the head, and for what several layers share: networks that compute prefixes, and sparse differences.
+        """
+        part, _, rest = name.partition(".")
+        if part == "own":
+            number = self.sites.owner(rest.replace("/", "."))
+        else:
+            places = {key(layer): layer.number for layer in self.layers} | {INPUT: 0}
+            number = places.get(rest.split(".")[1]) if part == "modifications" else None
+        if number is None:
+            return None
+        stack = self.sites.layers[number].stack
+        return sum(layer.stack is stack for layer in self.sites.layers[number + 1 :])
 
     def penalty(self) -> Tensor | None:
         """Return the term that the forms add to the loss, or None."""

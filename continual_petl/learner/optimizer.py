@@ -25,7 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.schedule_spec import with_options
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
@@ -145,13 +147,8 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
     Raises:
         InputError: if the optimizer needs a package that is not installed.
     """
-    trainable = [parameter for parameter in bank.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [
-        # Biases and LayerNorms are the vectors among the parameters.
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": training.weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups = _groups(bank, training)
+    trainable = [parameter for group in groups for parameter in group["params"]]
     if training.optimizer == NAME:
         return make_adamw_8bit(groups, training)
     # fused=None lets torch choose between foreach and the plain loop.
@@ -160,6 +157,39 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
         return SGD(groups, lr=training.learning_rate, momentum=training.momentum, fused=kernel)
     cls = AdamW if training.optimizer == "adamw" else Adam
     return cls(groups, lr=training.learning_rate, betas=training.betas, eps=training.eps, fused=kernel)
+
+
+def _groups(bank: nn.Module, training: ResolvedTraining) -> list[dict[str, Any]]:
+    """Return the trained parameters in groups of the same learning rate and weight decay."""
+    trainable = {name: parameter for name, parameter in bank.named_parameters() if parameter.requires_grad}
+    above = dict.fromkeys(trainable, 0)
+    if training.layer_decay is not None:
+        assert isinstance(bank, Bank)
+        above = {name: bank.layers_above(name) or 0 for name in trainable}
+    groups: list[dict[str, Any]] = [
+        {
+            # Biases and LayerNorms are the vectors among the parameters.
+            "params": [p for name, p in trainable.items() if above[name] == number and (p.ndim > 1) is matrices],
+            "weight_decay": training.weight_decay if matrices else 0.0,
+            "lr": training.learning_rate * (training.layer_decay or 1.0) ** number,
+        }
+        for number in sorted(set(above.values()))
+        for matrices in (True, False)
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def check_layer_decay(plan: TaskPlan, bank: Bank) -> None:
+    """Raise `InputError` if a task asks for learning rates by layer, but no parameter of its bank belongs to a layer."""
+    if plan.training.layer_decay is None or any(
+        bank.layers_above(name) is not None for name, _ in bank.named_parameters()
+    ):
+        return
+    raise InputError(
+        f"task {plan.name!r}, training.layer_decay: got {plan.training.layer_decay:g}, but no parameter of its bank belongs "
+        "to a layer: networks that compute prefixes, sparse differences and the head are shared by all layers. Remove it, or "
+        "choose another preset, such as prefix_flat or houlsby."
+    )
 
 
 def _can_fuse(parameters: Sequence[nn.Parameter]) -> bool:

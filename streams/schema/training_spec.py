@@ -61,7 +61,7 @@ ClassWeights: TypeAlias = Annotated[
     ),
 ]
 
-_NEW = ("cuda_graphs", "gradient_checkpointing", "max_steps", "packing", "patience")
+_NEW = ("cuda_graphs", "gradient_checkpointing", "layer_decay", "max_steps", "packing", "patience")
 """Keys that are left out of a dump when they are off."""
 
 
@@ -89,6 +89,10 @@ class TrainingSpec(UserSpec):
     learning_rate: Rate | None = None
     """Peak learning rate of the schedule; null means the default of the bank's preset, see
     `continual_petl.banks.config.presets`."""
+    layer_decay: Annotated[Float, Field(gt=0, le=1)] | None = None
+    """Factor on the learning rate from each layer to the one below it: the parameters of a layer have the rate times this
+    number to the power of the number of layers above it in its stack. Prompts and embeddings belong to the first layer; the
+    head, networks that compute prefixes, and sparse differences have the full rate. Null means the same rate everywhere."""
     optimizer: Literal["adamw", "adamw_8bit", "adam", "sgd"] = "adamw"
     """The optimizer; each task gets a new one, with only the parameters of its bank. adamw_8bit keeps the moments of matrices
     of 4,096 values or more in 8 bits, and needs the extra `quantize`."""

@@ -40,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sgd, a checkpoint every step, restarts": {
         "optimizer": "sgd",
         "checkpoint_every": 1,
+        "layer_decay": 0.5,
         "schedule": {"name": "cosine_with_restarts", "num_cycles": 2},
     },
     "seven steps": {"max_steps": 7},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from continual_petl import learn
 from continual_petl.errors import InputError
 from continual_petl.learner.optimizer import check_schedule, make_optimizer, make_schedule
 from continual_petl.streams.schema.schedule_spec import ScheduleName, with_options
@@ -141,6 +143,63 @@ def test_schedule_that_would_not_fall_is_refused(schedule: Any, message: str) ->
     with pytest.raises(InputError, match=message):
         check_schedule(_training(schedule=schedule, learning_rate=1e-8))
     check_schedule(_training(schedule=schedule, learning_rate=1.0))
+
+
+LAYERS = {"bert": {0: 1, 1: 0}, "bart": {0: 1, 1: 0, 2: 1, 3: 0}}
+"""For each layer of a model, the layers above it in its stack; BART's decoder is a stack of its own."""
+
+
+def _above(family: str, name: str) -> int:
+    """Return the layers above a parameter, read from its name, as a reader of the model's code would count them."""
+    if found := re.match(r"modifications\.\d\.layer_(\d)\.", name):
+        return LAYERS[family][int(found[1])]
+    if found := re.search(r"layers?/(\d)/", name):
+        return 1 - int(found[1])
+    return 1 if name.startswith("own.") or ".input." in name else 0
+
+
+@pytest.mark.parametrize("family", LAYERS)
+@pytest.mark.parametrize("preset", ["houlsby", "prefix_flat", "bitfit", "prompt", "mam"])
+def test_layer_decay_gives_the_bank_of_groups_written_by_hand(family: str, preset: str) -> None:
+    """In float64, with Adam's own formula in the loop of torch: every parameter has a rate of its own."""
+    training = _training(layer_decay=0.5, learning_rate=0.01, weight_decay=0.1)
+    bank, other = (make_bank(make_model(family), preset).to(torch.float64) for _ in range(2))
+    optimizer = make_optimizer(bank, training)
+    by_hand = torch.optim.AdamW(
+        [
+            {"params": [p], "lr": 0.01 * 0.5 ** _above(family, name), "weight_decay": 0.1 * (p.ndim > 1)}
+            for name, p in other.named_parameters()
+        ]
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for one, two in zip(bank.parameters(), other.parameters(), strict=True):
+            one.grad = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+            two.grad = one.grad.clone()
+        optimizer.step()
+        by_hand.step()
+    for (name, one), two in zip(bank.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15, msg=name)
+    rates = sorted({group["lr"] for group in optimizer.param_groups})
+    assert rates in ([0.005, 0.01], [0.005])
+
+
+def test_schedule_scales_the_rate_of_every_layer() -> None:
+    training = _training(layer_decay=0.5, learning_rate=0.01, warmup=0.0)
+    optimizer = make_optimizer(make_bank(make_model("bert"), "houlsby"), training)
+    schedule = make_schedule(optimizer, training, 4)
+    for left in (1.0, 0.75, 0.5, 0.25):
+        assert sorted({group["lr"] for group in optimizer.param_groups}) == pytest.approx([0.005 * left, 0.01 * left])
+        optimizer.step()
+        schedule.step()
+
+
+def test_layer_decay_of_a_bank_without_layers_is_refused(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+    made = stream(backbone_folder(), [task("one", num_rows=8, bank="prefix")], training={"layer_decay": 0.9})
+    with pytest.raises(
+        InputError, match=r"training\.layer_decay: got 0\.9, but no parameter of its bank belongs to a layer"
+    ):
+        learn(made, tmp_path)
 
 
 def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor]:

@@ -24,6 +24,7 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "packing": (True, "on"),
     "eval_max_tokens": (8_192, "8,192"),
     "learning_rate": (0.00003, "3e-05"),
+    "layer_decay": (0.9, "0.9"),
     "optimizer": ("sgd", "sgd"),
     "weight_decay": (0.0, "0"),
     "momentum": (0.5, "0.5"),

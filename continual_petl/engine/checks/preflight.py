@@ -20,7 +20,7 @@ from continual_petl.engine.trainers import check_trainer_arguments, check_valida
 from continual_petl.errors import InputError, Key, about
 from continual_petl.kind_registry import kind_of
 from continual_petl.learner.cuda_graphs import check_graphs
-from continual_petl.learner.optimizer import check_8bit, check_schedule
+from continual_petl.learner.optimizer import check_8bit, check_layer_decay, check_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import RowFacts, build_bank, check_kind
 from continual_petl.learner.prefix_cache import check_kept
@@ -234,7 +234,10 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         with about("training", "cuda_graphs"):
             check_graphs(plan, backbone.model.device, num_processes(session.spec))
     with about("bank"):
-        check_kept(plan, build_bank(plan, backbone))
+        bank = build_bank(plan, backbone)
+        check_kept(plan, bank)
+    with about("training", "layer_decay"):
+        check_layer_decay(plan, bank)
     check_copies(session, plan, backbone)
     try:
         kind = kind_of(task)
