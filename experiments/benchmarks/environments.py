@@ -37,7 +37,9 @@ def make_environments(arguments: Sequence[str]) -> None:
     for name in given.peers:
         if name not in PEERS:
             raise InputError(f"environments: got {name!r}; it must be one of {', '.join(PEERS)}.")
-        _make(name, given.into / name, given.index_url)
+        # A server for the table `serve`.
+        packages = [name, "safetensors", *(["litserve"] if name == "peft" else [])]
+        make_environment(given.into / name, packages, constraints(name), given.index_url)
 
 
 def constraints(name: str) -> Path:
@@ -45,16 +47,26 @@ def constraints(name: str) -> Path:
     return CONSTRAINTS / f"constraints-{name}.txt"
 
 
-def _make(name: str, folder: Path, index: str | None) -> None:
+def make_environment(folder: Path, packages: Sequence[str], versions: Path, index: str | None = None) -> None:
+    """Create or update an environment with torch and some packages.
+
+    Args:
+        folder: the environment.
+        packages: the packages besides torch.
+        versions: file with the exact versions, as for pip's ``--constraint``.
+        index: package index for torch; None means pip's.
+
+    Raises:
+        InputError: if pip cannot install them.
+    """
     python = folder / "bin" / "python"
     if not python.exists():
         print(f"creating {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-    more = ["litserve"] if name == "peft" else []  # a server for the table `serve`
-    for packages, source in ((["torch"], index), ([name, "safetensors", *more], None)):
+    for group, source in ((["torch"], index), (packages, None)):
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-        command += ["--constraint", str(constraints(name)), *(["--index-url", source] if source else []), *packages]
+        command += ["--constraint", str(versions), *(["--index-url", source] if source else []), *group]
         if subprocess.run(command, check=False).returncode:
             raise InputError(
-                f"environments: pip could not install {', '.join(packages)} for {name}: see pip's message above."
+                f"environments: pip could not install {', '.join(group)} into {folder.name}: see pip's message above."
             )
