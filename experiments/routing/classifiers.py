@@ -67,7 +67,7 @@ def klda(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int) 
     median = float(np.median(((train_NF[pairs_2N[0]] - train_NF[pairs_2N[1]]) ** 2).sum(1)))
     directions_FM = drawn.standard_normal((train_NF.shape[1], size // 2))
     for gamma in GAMMAS:
-        own_NM, *rest = [_fourier(rows, directions_FM * np.sqrt(2 * gamma / median)) for rows in (train_NF, *others)]
+        own_NM, *rest = [fourier(rows, directions_FM * np.sqrt(2 * gamma / median)) for rows in (train_NF, *others)]
         means_CM = _means(own_NM, label_N)
         centred_NM = own_NM - means_CM[label_N]
         covariance_MM = centred_NM.T @ centred_NM / len(own_NM)
@@ -116,7 +116,8 @@ def _scaled(train_NF: Array, others: Sequence[Array], standard: bool) -> list[Ar
     return [(rows - mean_F) / deviation_F for rows in (train_NF, *others)]
 
 
-def _fourier(rows_NF: Array, directions_FM: Array) -> Array:
+def fourier(rows_NF: Array, directions_FM: Array) -> Array:
+    """Return random Fourier features (Rahimi and Recht 2007): a cosine and a sine for each direction, ``(N, 2 M)``."""
     angles_NM = rows_NF @ directions_FM
     found: Array = np.concatenate([np.cos(angles_NM), np.sin(angles_NM)], axis=1) / np.sqrt(directions_FM.shape[1])
     return found
