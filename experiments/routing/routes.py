@@ -125,9 +125,11 @@ class Routes:
         )
 
 
-def in_order(tasks: Sequence[TaskRows], sums: Sums, by_label: bool, distances: bool = False) -> RoutedResults:
+def in_order(
+    tasks: Sequence[TaskRows], sums: Sums, by_label: bool, distances: bool = False, split: str = "test"
+) -> RoutedResults:
     """Return the routed result matrix for tasks that are learned in this order."""
-    rows = [Routes(tasks[:count], sums, by_label).cells(distances=distances) for count in range(1, len(tasks) + 1)]
+    rows = [Routes(tasks[:count], sums, by_label).cells(split, distances) for count in range(1, len(tasks) + 1)]
     found = routed_results([task.name for task in tasks], rows)
     assert found is not None
     return found

@@ -2,8 +2,9 @@
 [--minutes M] [--out FOLDER]`` learns the named streams with every method; finished trials are not repeated.
 
 ``python -m experiments.zoo STREAM.yaml --methods er,ewc,lwf`` compares methods on a stream of your own, whose tasks are
-classification of texts. ``python -m experiments.zoo environment`` creates the environment in which avalanche-lib runs. With
-``--quick``, the study is run on made-up rows with a small random backbone: a smoke test.
+classification of texts. ``python -m experiments.zoo environment`` creates the environment in which avalanche-lib runs;
+``pages`` regenerates README of this study and its part of the main README. With ``--quick``, the study is run on made-up rows
+with a small random backbone: a smoke test.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from experiments.benchmarks.markdown import grid
 from experiments.studies.made_up import make_up
 from experiments.studies.scale import SEEDS
 from experiments.studies.tiny import make_tiny
-from experiments.zoo.methods import METHODS
+from experiments.zoo.methods import METHODS, RUN
+from experiments.zoo.page import write_pages
 from experiments.zoo.result import RESULTS, Line, Results
 from experiments.zoo.streams import STREAMS, Named, shorter
 from experiments.zoo.trials import PYTHON, Avalanche, Budget, Trials
@@ -34,12 +36,10 @@ QUICK = Budget(epochs=1, batch_size=8, memory=12, tuning_rows=16)
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(prog="python -m experiments.zoo", description=__doc__, allow_abbrev=False)
-    parser.add_argument("what", nargs="?", help="a stream file, or the word environment")
+    parser.add_argument("what", nargs="?", help="a stream file, or one of the words environment and pages")
     parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS), help="learn only these streams")
-    parser.add_argument(
-        "--methods", type=lambda text: text.split(","), default=list(METHODS), help="only these methods"
-    )
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(RUN), help="only these methods")
     parser.add_argument("--adapted", choices=("lora", "all"), default="lora", help="what is trained besides the head")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default 1)")
     parser.add_argument("--orders", type=int, help="number of orders (default: all)")
@@ -108,9 +108,9 @@ def _fitting(methods: list[str], protocol: str) -> list[str]:
         InputError: if a method is unknown.
     """
     for name in methods:
-        if name not in METHODS:
+        if name not in RUN:
             raise InputError(
-                f"--methods: got {name!r}{did_you_mean(name, list(METHODS))}; allowed: {', '.join(METHODS)}, with commas "
+                f"--methods: got {name!r}{did_you_mean(name, list(RUN))}; allowed: {', '.join(RUN)}, with commas "
                 "between them."
             )
     return [name for name in methods if protocol != "domain" or not METHODS[name].by_class]
@@ -140,6 +140,8 @@ def main(arguments: list[str]) -> int:
             versions = Path(__file__).with_name("constraints.txt")
             packages = ["avalanche-lib", "torchvision", "transformers", "safetensors"]
             make_environment(PYTHON.parents[1], packages, versions, given.index_url)
+        elif given.what == "pages":
+            write_pages()
         else:
             print(table(study(given) if given.what is None else own_stream(given)))
     except InputError as error:

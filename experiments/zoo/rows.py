@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from continual_petl._strict_model import StrictModel
 from continual_petl.backbones.auto_defaults import resolve_precision
-from continual_petl.backbones.backbone import load_backbone, load_tokenizer
+from continual_petl.backbones.backbone import Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.backbone_files import source_of
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.collate import collate
@@ -54,7 +54,7 @@ class StreamFolder(StrictModel):
     digest: str
     """Digest of the backbone."""
     pooling: str
-    precision: str
+    precision: Precision
     attention: str
     max_length: int
 

@@ -42,7 +42,7 @@ def _classes(data: Path, backbone: str, order: Order, seed: int) -> TaskStream:
 
 def _seeded(stream: TaskStream, order: Order, seed: int) -> TaskStream:
     tasks = [stream[name] for name in order]
-    return TaskStream(stream.spec.model_copy(update={"seed": seed, "tasks": tasks}))
+    return TaskStream(stream.spec.model_copy(update={"seed": seed, "tasks": tuple(tasks)}))
 
 
 _CLASSED = tuple(name for name in LONG if name != "stsb")  # stsb predicts a number

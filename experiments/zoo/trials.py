@@ -19,7 +19,8 @@ from typing import Any
 from continual_petl.errors import InputError
 from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.options import ENVIRONMENTS
-from experiments.zoo.methods import AVALANCHE, METHODS
+from experiments.zoo import banks, frozen
+from experiments.zoo.methods import METHODS, OURS, TORCH
 from experiments.zoo.result import DECISIVE, Line, Results
 from experiments.zoo.rows import StreamFolder, Task, write_rows
 from experiments.zoo.streams import Protocol
@@ -107,8 +108,10 @@ class Trials:
                 for seed in self.seeds:
                     for method in methods:
                         settings = self._choose(method)
-                        line = settings and self._trial(method, order, seed, settings, tuning=False)
-                        if not line:
+                        if settings is None:
+                            return
+                        line = self._trial(method, order, seed, settings, tuning=False)
+                        if line is None:
                             return
                         yield line
 
@@ -137,7 +140,7 @@ class Trials:
             "protocol": self.protocol,
             "order": order,
             "seed": seed,
-            "adapted": "none" if known.kind == "closed form" else self.adapted,
+            "adapted": known.adapted or self.adapted,
             "settings": settings,
             "tuning": tuning,
             "tasks": [task.name for task in tasks],
@@ -148,12 +151,17 @@ class Trials:
         if found is None and time.monotonic() < self.deadline:
             asked = {key: decisive[key] for key in ("method", "protocol", "seed", "adapted")} | settings
             asked |= {"num_tasks": len(tasks), "judge": "validation" if tuning else "test"}
-            assert known.package == AVALANCHE
-            outcome = self.avalanche.run(folder, {"memory": 0} | asked)
+            outcome = self._outcome(folder, [task.name for task in tasks], {"memory": 0} | asked)
             more = {"kind": known.kind, "keeps_old_rows": known.keeps_old_rows}
             found = self.results.add(decisive | more | outcome)
             self.tell(described(found))
         return found
+
+    def _outcome(self, folder: Path, tasks: list[str], asked: dict[str, Any]) -> dict[str, Any]:
+        package = METHODS[asked["method"]].package
+        if package == OURS:
+            return banks.run(self.read(1, asked["seed"]), tasks, asked)
+        return (frozen if package == TORCH else self.avalanche).run(folder, asked)
 
     def _written(self, order: int, seed: int) -> tuple[Path, tuple[Task, ...]]:
         folder = self._kept / f"{order}-{seed}"
