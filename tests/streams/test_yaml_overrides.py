@@ -151,7 +151,11 @@ def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
     [
         ("training.learning_rate", "fast", "got 'fast'; allowed: a number above 0"),
         ("training.epochs", "", "got ''; allowed: a whole number of at least 1"),
-        ("training.epoch", "1", "unknown key 'epoch' (did you mean 'epochs'?); allowed here: epochs, batch_size"),
+        (
+            "training.epoch",
+            "1",
+            "unknown key 'epoch' (did you mean 'epochs'?); allowed here: epochs, max_steps, batch_size",
+        ),
         (
             "bank.rnak",
             "8",
