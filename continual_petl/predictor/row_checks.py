@@ -68,16 +68,21 @@ class Request:
                 raise  # no row is at fault if a package is missing
             reason = str(error).replace(f"{where}, row 1", f"task {certificate.task!r}")
             raise UnusableRowError(str(error), reason) from error
-        if encoded.first_piece is not None:
-            self._check_all_seen(encoded)
+        if not finding:
+            self.check_all_seen(encoded, range(len(self.inputs)))
         if finding and encoded.sequences is not None:  # only the first of them is read
             encoded = replace(encoded, truncated=np.diff(encoded.sequences.starts) > 1)
         return encoded
 
-    def _check_all_seen(self, rows: TokenisedRows) -> None:
-        """Reject a row that the backbone does not see completely: the remaining words would silently get no tag."""
-        for position, words in enumerate(self.inputs):
-            seen = len(rows.places_of_words(position))
+    def check_all_seen(self, rows: TokenisedRows, positions: Sequence[int]) -> None:
+        """Reject a row of words that the backbone does not see completely: the remaining ones would silently get no tag.
+
+        Args:
+            rows: the encoded rows.
+            positions: the rows to check.
+        """
+        for position in positions if rows.first_piece is not None else ():
+            words, seen = self.inputs[position], len(rows.places_of_words(position))
             if seen < len(words):
                 task = f"task {self.certificate.task!r}:"
                 has = (

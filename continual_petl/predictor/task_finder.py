@@ -347,8 +347,12 @@ def _encoded(
 
     def encode(own: Sequence[int]) -> None:
         nonlocal whole
-        whole = check_request(rows, own, certificate).encoded(models, finding=True)
+        request = check_request(rows, own, certificate)
+        encoded = request.encoded(models, finding=True)
+        # A text may be a row of another task, while a list of words cannot.
+        request.check_all_seen(encoded, [place for place, index in enumerate(own) if isinstance(rows[index], str)])
         taken.extend(own)
+        whole = encoded
 
     refused |= halving_refused(indices, encode)
     if len(taken) > 0 and len(whole or ()) != len(taken):  # only in parts, each without the others
