@@ -107,7 +107,17 @@ def fitting_trainer(
         raise InputError(
             f"trainer: Lightning rejects {{{given}}}: {why}. Change the value, or leave the key out to use its default."
         ) from error
+    trainer.fit_loop._iteration_based_training = _never  # type: ignore[method-assign]
     return trainer
+
+
+def _never() -> bool:
+    """Answer Lightning's question whether a number of steps ends a fit.
+
+    A fit whose epochs are counted resumes exactly where its checkpoint was written. With a number of steps, Lightning would
+    train the last batch of an epoch again if the checkpoint is of the end of that epoch.
+    """
+    return False
 
 
 class KeepSignals(L.Callback):

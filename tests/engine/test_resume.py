@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "layer_decay": 0.5,
         "schedule": {"name": "cosine_with_restarts", "num_cycles": 2},
     },
-    "seven steps": {"max_steps": 7},
+    "seven steps": {"max_steps": 7, "select": "last", "schedule": "constant"},
 }
 
 
@@ -96,7 +96,7 @@ def _slow(cases: Sequence[object]) -> list[Any]:
         *_slow([("plain", 9)]),
         ("sgd, a checkpoint every step, restarts", 3),
         *_slow([("sgd, a checkpoint every step, restarts", 5)]),
-        ("seven steps", 6),
+        *[("seven steps", batch) for batch in (4, 6)],
         *_slow([("seven steps", 5)]),
     ],
 )

@@ -130,13 +130,14 @@ class BankAt(L.Callback):
         self.banks.append(combined_digest(tensor_digests(pl_module.active_bank.tensors())))
 
 
+@pytest.mark.parametrize("least", [{}, {"min_steps": 8}, {"min_epochs": 4}], ids=str)
 def test_max_steps_ends_training_within_an_epoch_and_validates_the_last_bank(
-    backbone_folder: Folder, tmp_path: Path
+    backbone_folder: Folder, tmp_path: Path, least: dict[str, int]
 ) -> None:
     steady = {"schedule": "constant", "warmup": 0.0, "select": "last"}
     whole, cut, heard = BankAt(), BankAt(), Heard()
     learn(stream(backbone_folder(), TASKS[:1], training=steady | {"epochs": 3}), tmp_path / "3", callbacks=[whole])
-    tasks = stream(backbone_folder(), TASKS[:1], training=steady | {"max_steps": 5})
+    tasks = stream(backbone_folder(), TASKS[:1], training=steady | {"max_steps": 5}, trainer=least)
     run = learn(tasks, tmp_path / "5", callbacks=[cut, heard])
     assert cut.banks == whole.banks[:5]
     certificate, history = run.store.certificate("one"), run.store.history("one")

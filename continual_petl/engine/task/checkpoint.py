@@ -78,7 +78,9 @@ class BankCheckpoint(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step == trainer.max_steps:
-            trainer.should_stop = True  # otherwise Lightning would end the fit without validating the last bank
+            # Otherwise Lightning would end the fit without validating the last bank, here or because of a minimum.
+            trainer.should_stop = True
+            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
         # A checkpoint holds no accumulated gradients, and a task resumed after the last batch of an epoch would skip its
         # validation, so no checkpoint is written at these points.
         last = batch_idx + 1 >= trainer.num_training_batches or trainer.global_step == trainer.max_steps
