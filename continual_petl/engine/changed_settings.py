@@ -65,9 +65,9 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
 def _routing(session: Session, task: TaskSpec) -> list[str]:
     """Return the keys of a learned task's routing that differ from what its routing statistics hold."""
     learned, spec = stored_routing(session.store, task.name), session.spec
-    statistics = spec.resolved_routing(task)
-    changed = ["routing"] if learned and learned["statistics"] != statistics else []
-    if "off" in (statistics, learned.get("statistics", "off")):
+    statistics, stored = spec.resolved_routing(task), learned.get("statistics", ())
+    changed = ["routing"] if stored and statistics not in stored else []
+    if statistics == "off" or stored in ((), ("off",)):
         return changed
     # A task whose rows are near-duplicates stores no limit, unless the stream gives one in the task's own entry.
     stated = task.routing is not None and task.routing.reject is not None

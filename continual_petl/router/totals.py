@@ -240,21 +240,24 @@ def stored_routing(store: Store, task: str) -> dict[str, Any]:
     """Return the settings of ``routing`` that a task was learned with, as far as its files say, without reading statistics.
 
     Returns:
-        ``statistics``; ``reject``, None if the task rejects no row; and ``by_label``, whether the frozen states have a say in
-        its labels. Of a task of an earlier release, whose statistics hold no settings, and of a damaged file, nothing.
+        ``statistics``, all values that store what the task did; ``reject``, None if the task rejects no row; and
+        ``by_label``, whether the frozen states have a say in its labels. Of a task of an earlier release, whose statistics
+        hold no settings, and of a damaged file, nothing.
     """
     if ROUTER not in store.certificate(task).files:
-        return {"statistics": "off"}
+        return {"statistics": ("off",)}
     try:
         with safe_open(store.bank_folder(task) / ROUTER, "np") as file:
             names = {*file.keys()}
             if "settings" not in names:
                 return {}
             reject, label_weight = file.get_tensor("settings").tolist()
-            small = len(file.get_tensor("layers_K")) == 1
+            layers = file.get_tensor("layers_K").tolist()
     except (OSError, ValueError, SafetensorError):  # whoever needs the statistics says what is wrong with the file
         return {}
-    statistics = "full" if "covariance_U" in names else "small" if small else "compact"
+    # The first layer is the last one of one part only if there is no other: three layers are then the same as one.
+    fewer = ("small", "compact") if layers == [1] else ("small",) if len(layers) == 1 else ("compact",)
+    statistics = ("full",) if "covariance_U" in names else fewer
     return {"statistics": statistics, "reject": reject or None, "by_label": label_weight > 0}
 
 

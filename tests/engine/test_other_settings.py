@@ -30,6 +30,7 @@ from tests.engine.kept_states import Open
 from tests.learned import LearnedRuns
 from tests.other_values import WHOLE, changed, learned_paths, name_of
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
+from tests.tiny import make_model, make_tokenizer
 
 Folder = Callable[..., Path]
 QUICK = {"epochs": 1}
@@ -130,6 +131,18 @@ def test_changed_routing_of_a_learned_task_is_noticed(
     own = {"one": {"routing": {"reject": 0.02}}, "three": {"routing": "off"}, **tasks}
     given = tasks_of(backbone, routing={"statistics": "compact", "reject": 0.05, **routing}, tasks=own)
     assert settings_that_differ(Session(given.spec, Store(routed))) == found
+
+
+def test_one_layer_has_one_layer_whatever_is_asked_for(tmp_path: Path) -> None:
+    model, place = make_model("bert"), tmp_path / "one"
+    model.config.num_hidden_layers = 1
+    type(model)(model.config).save_pretrained(place)
+    make_tokenizer().save_pretrained(place)
+    own = {"training": QUICK, "routing": "compact"}
+    run = learn(stream(place, [task("one", num_rows=16)], **own), tmp_path / "run")
+    for statistics, found in (("compact", {}), ("small", {}), ("full", {"one": ["routing"]})):
+        given = stream(place, [task("one", num_rows=16)], **own | {"routing": statistics})
+        assert settings_that_differ(Session(given.spec, Store(run.store.folder))) == found
 
 
 def test_changed_file_of_labels_is_noticed(backbone: Path, learned: Path, names: Path) -> None:
