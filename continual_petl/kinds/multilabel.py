@@ -162,7 +162,7 @@ class Multilabel(OfTexts):
         answers: Tensor | None = None,
     ) -> Decision | None:
         """Return the threshold of each label, and the temperature; None if neither is asked for."""
-        asked = MultilabelSettings.model_validate(settings or {}).thresholds
+        asked = (settings or {}).get("thresholds", _HALF)  # a kind that is based on this one may have other settings
         temperature = temperature_of(settings, outputs, answers, several=True)
         if (asked == _HALF and temperature is None) or labels is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.own_parameters import Reads
 from continual_petl.errors import InputError, about
+from continual_petl.heads.decision import Decision
 from continual_petl.heads.head import Head
 from continual_petl.heads.metric_code import is_own, load_metric, path_of
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
+from continual_petl.kind import Kind
 from continual_petl.kind_registry import find_kind, kind_code, kind_of, kinds
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -90,8 +93,24 @@ def plan_task(
         chat=chat,
         tags=rows.tags,
         targets=_targets(task, train) if kind.has_numbers else None,
-        decision=kind.decide(task.name, rows.labels, stated["kind_settings"]),
+        decision=_decision(task, rows, stated["kind_settings"]),
     )
+
+
+def _decision(task: TaskSpec, rows: RowFacts, settings: dict[str, Any] | None) -> Decision | None:
+    kind = kind_of(task)
+    decision: Decision | None = kind.decide(task.name, rows.labels, settings)
+    taken = inspect.signature(kind.in_words).parameters.values()
+    if (
+        decision is None or type(kind).in_words is Kind.in_words
+    ):  # choices among the options of a row are read elsewhere
+        return decision
+    if not any(each.name == "decision" or each.kind is each.VAR_KEYWORD for each in taken):
+        raise InputError(
+            f"task {task.name!r}, kind_settings: got {settings}, but answers cannot be read with them: the method in_words "
+            f"of kind {task.kind!r} takes no argument decision. Add it there (see Kind.in_words), or leave the settings out."
+        )
+    return decision
 
 
 def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str, Any]:

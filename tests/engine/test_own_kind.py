@@ -19,16 +19,28 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 from tests.house import ROOT
 from tests.processes import forked
-from tests.streams_in_code import regression_task, stream
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 Folder = Callable[..., Path]
 CODE = """
 from pathlib import Path
+from pydantic import BaseModel
+from continual_petl.kinds.classification import Classification
+from continual_petl.kinds.multilabel import Multilabel
 from continual_petl.kinds.regression import Regression
 Path(__file__).with_name("trace").write_text("executed")
 class Halves(Regression):
     name = "halves"
 class Other: pass
+class Settings(BaseModel):
+    depth: int = 3
+class Deep(Multilabel):
+    name = "deep"
+    own_settings = Settings
+class Plain(Classification):
+    name = "plain"
+    def in_words(self, labels, outputs_BC, *, targets, rounding):
+        return super().in_words(labels, outputs_BC, targets=targets, rounding=rounding)
 """
 NAME = "own_kinds.halves.Halves"
 
@@ -113,6 +125,29 @@ def test_changed_code_is_not_executed(package: Path, backbone_folder: Folder, tm
     allow_kind(NAME)  # by a stream of the user's own
     with pytest.raises((InputError, StoreError), match="kind_code: got"):
         Run(tmp_path / "run").store.certificate("halves")
+
+
+@pytest.mark.usefixtures("package")
+def test_its_settings_may_lack_those_of_the_kind_it_is_based_on(backbone_folder: Folder, tmp_path: Path) -> None:
+    own = {
+        "kind": "own_kinds.halves.Deep",
+        "remote_code": True,
+        "kind_settings": {"depth": 4},
+        "training": {"epochs": 1},
+    }
+    run = learn(stream(backbone_folder(), [task_of_kind("multilabel", "deep") | own]), tmp_path / "run")
+    certificate = run.store.certificate("deep")
+    assert (certificate.kind_settings, certificate.decision) == ({"depth": 4}, None)
+
+
+@pytest.mark.usefixtures("package")
+def test_settings_that_its_answers_would_not_follow_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    own: dict[str, Any] = {"kind": "own_kinds.halves.Plain", "remote_code": True}
+    own["kind_settings"] = {"calibrate": "temperature"}
+    with pytest.raises(
+        InputError, match=r"the method in_words of kind 'own_kinds.halves.Plain' takes no argument decision"
+    ):
+        learn(stream(backbone_folder(), [task("plain", num_rows=16, **own)]), tmp_path / "run")
 
 
 def started(words: list[str], folder: Path) -> tuple[int, str]:
