@@ -122,7 +122,8 @@ def tags(
 def best(names: Sequence[str], row: Tensor, rounding: float, decision: Decision | None = None) -> Prediction:
     """Return the name with the highest output, and the probabilities of all; near a tie if another is within ``rounding``."""
     shares = row.softmax(-1)
-    answered = shares if decision is None else decision.shares(row)
+    # A low temperature makes differences large, and what is far below the best would be 0 in float32.
+    answered = shares if decision is None else decision.shares(row.double())
     return Prediction(
         value=names[int(shares.argmax())],
         probabilities=dict(zip(names, answered.tolist(), strict=True)),

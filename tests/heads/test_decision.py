@@ -18,6 +18,7 @@ from sklearn.metrics import f1_score, log_loss
 
 from continual_petl.heads.calibration import calibration_errors, fitted_temperature
 from continual_petl.heads.decision import Decision, tuned_thresholds
+from continual_petl.heads.predictions import best
 
 
 def best_cuts(outputs_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, set[float]]:
@@ -167,6 +168,14 @@ def test_errors_of_several_labels_are_those_of_each_label() -> None:
     assert found["nll"] == pytest.approx(-np.log(np.where(right == 1, shares, 1 - shares)).mean())
     assert found["brier"] == pytest.approx(np.square(shares - right).mean())
     assert found["ece"] == pytest.approx(plain_error(shares.ravel(), right.ravel()), abs=1e-6)
+
+
+def test_logits_can_be_computed_from_probabilities_at_a_low_temperature() -> None:
+    """Labels of rows without a task's name need them: in float32, these probabilities would be 0."""
+    decision, logits = Decision(temperature=0.02), torch.tensor([0.0, -3.0, -10.0])
+    shares = best(("a", "b", "c"), logits, 0.0, decision).probabilities
+    assert shares is not None
+    assert [0.02 * math.log(share) for share in shares.values()] == pytest.approx([0.0, -3.0, -10.0])
 
 
 def test_nothing_is_measured_without_a_temperature() -> None:
