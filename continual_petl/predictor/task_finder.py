@@ -230,7 +230,7 @@ class TaskFinder:
             scores, *_ = ROUNDING[certificate.environment.precision]
             tied_N[indices] = gap_N[indices] <= scores if len(router.tasks) > 1 else False
             truncated_N[indices] = [own[index].truncated for index in indices]
-        order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
+        order_NT = np.argsort(-scores_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
         routes = []
         for index, (best, own_T, order_T) in enumerate(zip(best_N, probability_NT, order_NT.tolist(), strict=True)):
             shares = {router.tasks[column]: float(own_T[column]) for column in order_T if own_T[column] > 0}

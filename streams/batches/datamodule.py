@@ -1,12 +1,13 @@
 """The LightningDataModule of one task: a prepared task in, loaders out.
 
 A run resumed from a checkpoint that Lightning wrote in ``on_train_batch_end``, in ``on_train_epoch_end`` or after a crash
-continues with exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Lightning has two limitations:
+continues with exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Lightning has three limitations:
 
 * a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches``, save right after an optimizer
   step (a `ContinualLearner` refuses to resume from any other checkpoint);
 * resumed from a checkpoint saved in ``on_train_batch_end`` of an epoch's last batch, the run starts at the next epoch and
-  never runs the validation and ``on_train_epoch_end`` of the finished one: save in ``on_train_epoch_end`` instead.
+  never runs the validation and ``on_train_epoch_end`` of the finished one: save in ``on_train_epoch_end`` instead;
+* with ``max_steps``, resumed from a checkpoint saved in ``on_train_epoch_end``, it does the end of that epoch once more.
 """
 
 from __future__ import annotations
