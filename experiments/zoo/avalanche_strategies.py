@@ -273,7 +273,7 @@ def kept(method: str, strategy: Any) -> tuple[int, int]:
     return len(rows), BYTES * (sum(int(row[0][1].sum()) for row in rows) + sum(each.numel() for each in tensors))
 
 
-def read(folder: Path, names: list[str], split: str, most: int | None) -> list[tuple[Tensor, Tensor]]:
+def read(folder: Path, names: list[str], split: str, most: int | None = None) -> list[tuple[Tensor, Tensor]]:
     """Return at most so many rows ``(N, K, L)`` and their classes ``(N,)`` of one split of each task."""
     found = []
     for name in names:
@@ -302,8 +302,9 @@ class Rows(TensorDataset):
 def benchmark_of(
     train: list[tuple[Tensor, Tensor]], test: list[tuple[Tensor, Tensor]], classes: list[list[int]]
 ) -> Any:
-    """Return a benchmark whose experiences are the tasks, in order."""
-    if sum(map(len, classes)) == len({one for own in classes for one in own}):
+    """Return a benchmark whose experiences are the tasks, in order; iCaRL needs one with an order of classes."""
+    # Such a benchmark must have rows of every class, and each class in one task.
+    if sum(map(len, classes)) == len({label for _, label_N in train for label in label_N.tolist()}):
         joined = [tuple(torch.cat(parts) for parts in zip(*each, strict=True)) for each in (train, test)]
         return nc_benchmark(
             *(Rows(*each) for each in joined),
@@ -321,7 +322,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     stream = json.loads((folder / "stream.json").read_text(encoding="utf-8"))
     tasks = stream["tasks"][: settings.get("num_tasks")]
     names, classes = [task["name"] for task in tasks], [task["classes"] for task in tasks]
-    train, test = (read(folder, names, split, settings.get("rows")) for split in ("train", settings["judge"]))
+    train, test = read(folder, names, "train", settings.get("rows")), read(folder, names, settings["judge"])
     random.seed(settings["seed"])
     torch.manual_seed(settings["seed"])
     method, settings = settings["method"], copy.copy(settings)

@@ -212,3 +212,28 @@ def test_memories_have_the_asked_size_and_steps_are_equal(folder: Path, tmp_path
     assert {result["steps"] for name, result in found.items() if name != "gdumb"} == {steps}
     assert found["gdumb"]["steps"] == pytest.approx(steps, rel=0.4)
     assert all(result["matrix"][0][1:] == [None, None] for result in found.values())
+
+
+@pytest.mark.slow
+def test_classes_of_earlier_tasks_are_forgotten_unless_the_task_is_known_or_their_rows_stay(
+    folder: Path, tmp_path: Path, avalanche: Avalanche
+) -> None:
+    write_rows(stream_of(folder), tmp_path, "class")
+    found = {
+        (name, protocol): avalanche.run(tmp_path, asked(name, epochs=20, learning_rate=1e-2, protocol=protocol))
+        for name, protocol in (("naive", "class"), ("naive", "task"), ("cumulative", "class"))
+    }
+    R_TT = {key: result["matrix"] for key, result in found.items()}
+    assert R_TT["naive", "class"][0][0] > 0.8
+    assert R_TT["naive", "class"][2][:2] == [0, 0], "all rows get classes of the last task"
+    assert min(R_TT["naive", "task"][2]) > 0.8
+    assert min(R_TT["cumulative", "class"][2]) > 0.8
+
+
+@pytest.mark.slow
+def test_few_rows_are_learned_and_all_rows_are_measured(folder: Path, tmp_path: Path, avalanche: Avalanche) -> None:
+    write_rows(stream_of(folder), tmp_path, "class")
+    found = avalanche.run(tmp_path, asked("naive", rows=1, num_tasks=1, epochs=20, learning_rate=1e-2))
+    assert found["steps"] == 20
+    # 20 rows of three labels; all of them get the label of the row that was learned.
+    assert found["matrix"][0][0] in (6 / 20, 7 / 20)
