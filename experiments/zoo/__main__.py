@@ -1,5 +1,6 @@
-"""The command: ``python -m experiments.zoo --data FOLDER [--streams NAME ...] [--methods NAME,...] [--seeds N]
-[--minutes M] [--out FOLDER]`` learns the named streams with every method; finished trials are not repeated.
+"""The command: ``python -m experiments.zoo --data FOLDER [--streams NAME ...] [--protocols NAME ...]
+[--methods NAME,...] [--seeds N] [--minutes M] [--out FOLDER]`` learns the named streams with every method; finished trials
+are not repeated.
 
 ``python -m experiments.zoo STREAM.yaml --methods er,ewc,lwf`` compares methods on a stream of your own, whose tasks are
 classification of texts. ``python -m experiments.zoo environment`` creates the environment in which avalanche-lib runs;
@@ -29,6 +30,7 @@ from experiments.zoo.page import write_pages
 from experiments.zoo.result import RESULTS, Line, Results
 from experiments.zoo.streams import STREAMS, Named, shorter
 from experiments.zoo.trials import PYTHON, Avalanche, Budget, Trials
+from experiments.zoo.words import PROTOCOLS
 
 QUICK = Budget(epochs=1, batch_size=8, memory=12, tuning_rows=16)
 
@@ -39,6 +41,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("what", nargs="?", help="a stream file, or one of the words environment and pages")
     parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS), help="learn only these streams")
+    parser.add_argument(
+        "--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS), help="only these protocols"
+    )
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(RUN), help="only these methods")
     parser.add_argument("--adapted", choices=("lora", "all"), default="lora", help="what is trained besides the head")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default 1)")
@@ -63,7 +68,7 @@ def study(given: argparse.Namespace) -> list[Line]:
         found: list[Line] = []
         for name in given.streams:
             named = shorter(STREAMS[name], 3) if given.quick else STREAMS[name]
-            for protocol in named.protocols:
+            for protocol in (each for each in named.protocols if each in given.protocols):
                 trials = Trials(
                     results=Results((given.out or RESULTS) / f"{name}.jsonl"),
                     stream=name,
