@@ -17,16 +17,18 @@ from experiments.benchmarks.machine import ROOT
 from experiments.benchmarks.markdown import grid, number, replace_section
 from experiments.continual.measures import matrix
 from experiments.studies.statistics import Mean, counted, mean_of, shown
-from experiments.zoo.methods import METHODS
+from experiments.zoo.methods import METHODS, RUN
 from experiments.zoo.result import HERE, RESULTS, Line, Results
 from experiments.zoo.reused import reused
-from experiments.zoo.words import ADAPTED, INTRODUCTION, NOT_RUN, PROTOCOLS, READING
+from experiments.zoo.words import ADAPTED, INTRODUCTION, NOT_RUN, PROTOCOLS, READING, TRIALS
 
 BEGIN, END = "<!-- start of the zoo -->", "<!-- end of the zoo -->"
 SHOWN = ("classic5", "class")
 """The stream and the protocol that the main README shows."""
 BEST = 5
 """How many methods other than banks it shows."""
+UNUSED = {"closed form": ("batch_size", "epochs")}
+"""Settings without a meaning, by kind of method."""
 MEASURES = {
     "ACC": metrics.acc,
     "BWT": metrics.bwt_gem,
@@ -116,7 +118,7 @@ def page(lines: Sequence[Line]) -> str:
     for (stream, protocol), own in groups.items():
         parts += [f"## {stream}, {PROTOCOLS[protocol]}", _setting(own), _table(own, lines), *_sentences(own)]
     if groups:
-        parts += ["## How to read the tables", READING, "## Settings", _settings(groups, lines)]
+        parts += ["## How to read the tables", READING, "## Settings", TRIALS, _settings(groups, lines)]
     parts += ["## What is not run, and why", NOT_RUN]
     if lines:
         parts += ["## Where the numbers come from", _circumstances(lines)]
@@ -143,9 +145,11 @@ def summary(lines: Sequence[Line]) -> str:
     intro = (
         f"Other methods on the same rows: {len(banks[0].first.tasks)} tasks ({SHOWN[0]}), {PROTOCOLS[SHOWN[1]]}; "
         f"{counted(len(banks), 'kind')} of bank and the {len(others)} best others of {len(own) - len(banks)}, in points "
-        f"and MB. {_better(own)}"
+        f"and MB{_single(own)}. {_better(own)}"
     )
-    more = "[All methods, streams and settings](experiments/zoo/README.md)."
+    missing = len(_not_measured(own))
+    still = f"Not measured yet: {counted(missing, 'other method')}. " if missing else ""
+    more = f"{still}[All methods, streams and settings](experiments/zoo/README.md)."
     return "\n".join([intro, "", grid(["", "ACC", "forgetting", "MB kept", "keeps old rows"], rows), "", more])
 
 
@@ -223,7 +227,7 @@ def _better(own: Sequence[Group]) -> str:
     best = max(banks, key=lambda group: group.acc)
     higher = [group for group in own if not group.is_banks and group.acc > best.acc]
     if not higher:
-        return f"No other method has a higher ACC than the best banks, {best.name} ({best.acc:.1f})."
+        return f"No other method measured here has a higher ACC than the best banks, {best.name} ({best.acc:.1f})."
     named = [f"{group.name} ({group.acc:.1f}{_keeping(group)})" for group in higher]
     return f"**Higher ACC than the best banks, {best.name} ({best.acc:.1f}): {', '.join(named)}.**"
 
@@ -235,14 +239,19 @@ def _keeping(group: Group) -> str:
 
 
 def _missing(own: Sequence[Group]) -> str:
-    known = {(group.first.method) for group in own}
-    protocol = own[0].first.protocol
-    missing = [
-        method.title
-        for name, method in METHODS.items()
-        if name not in known and not (method.by_class and protocol == "domain")
-    ]
+    missing = _not_measured(own)
     return f"Not measured on this stream: {', '.join(missing)}." if missing else ""
+
+
+def _not_measured(own: Sequence[Group]) -> list[str]:
+    """Return the titles of the methods that this study could still run."""
+    known = {group.first.method for group in own}
+    protocol = own[0].first.protocol
+    return [
+        METHODS[name].title
+        for name in RUN
+        if name not in known and not (METHODS[name].by_class and protocol == "domain")
+    ]
 
 
 def _setting(own: Sequence[Group]) -> str:
@@ -250,7 +259,16 @@ def _setting(own: Sequence[Group]) -> str:
     orders = {line.order: line.tasks for line in lines}
     named = "\n".join(f"{order}. {', '.join(orders[order])}" for order in sorted(orders))
     seeds = counted(len({line.seed for line in lines}), "seed")
-    return f"{counted(len(orders), 'order')} of the tasks, {seeds}:\n\n{named}"
+    differ = len({len(group.lines) for group in own}) > 1
+    fewer = "; methods with fewer runs than others learned fewer of them" if differ else ""
+    return f"{counted(len(orders), 'order')} of the tasks, {seeds}{fewer}{_single(own)}:\n\n{named}"
+
+
+def _single(own: Sequence[Group]) -> str:
+    """Say that the order of methods may be chance if some have one run."""
+    if all(len(group.lines) > 1 for group in own):
+        return ""
+    return "; with one run of a method, differences of a few points may be chance"
 
 
 def _settings(groups: dict[tuple[str, str], list[Group]], lines: Sequence[Line]) -> str:
@@ -259,13 +277,15 @@ def _settings(groups: dict[tuple[str, str], list[Group]], lines: Sequence[Line])
     for line in lines:
         if line.tuning:
             accuracy = _measured(line)["ACC"]
-            said = f"{_short(line)}: {'-' if accuracy is None else f'{accuracy:.1f}'}"
+            said = f"{_short(line, METHODS[line.method].grid[0])}: {'-' if accuracy is None else f'{accuracy:.1f}'}"
             tried.setdefault((line.stream, line.protocol, line.method, line.adapted), []).append(said)
     rows = [
         [
             f"{stream}, {protocol}",
             group.name,
-            _short(group.first),
+            _short(
+                group.first, [name for name in group.first.settings if name not in UNUSED.get(group.first.kind, ())]
+            ),
             "; ".join(tried.get((stream, protocol, group.first.method, group.first.adapted), ["-"])),
         ]
         for (stream, protocol), own in groups.items()
@@ -274,8 +294,8 @@ def _settings(groups: dict[tuple[str, str], list[Group]], lines: Sequence[Line])
     return grid(["stream, protocol", "method", "settings", "tried: accuracy on validation rows"], rows)
 
 
-def _short(line: Line) -> str:
-    words = [f"{name} {_value(value)}" for name, value in sorted(line.settings.items())]
+def _short(line: Line, names: Iterable[str]) -> str:
+    words = [f"{name} {_value(line.settings[name])}" for name in sorted(names)]
     return ", ".join(words) or "none"
 
 
