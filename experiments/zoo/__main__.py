@@ -70,7 +70,7 @@ def study(given: argparse.Namespace) -> list[Line]:
             named = shorter(STREAMS[name], 3) if given.quick else STREAMS[name]
             for protocol in (each for each in named.protocols if each in given.protocols):
                 trials = Trials(
-                    results=Results((given.out or RESULTS) / f"{name}.jsonl"),
+                    results=Results((given.out or RESULTS) / f"{name}.ndjson"),
                     stream=name,
                     protocol=protocol,
                     read=partial(_read, named, data, backbone),
@@ -89,7 +89,7 @@ def own_stream(given: argparse.Namespace) -> list[Line]:
     """Learn a stream file with some methods; return the trials of the whole stream."""
     stream = TaskStream.from_yaml(given.what)
     trials = Trials(
-        results=Results((given.out or Path("zoo")) / f"{stream.name}.jsonl"),
+        results=Results((given.out or Path("zoo")) / f"{stream.name}.ndjson"),
         stream=stream.name,
         protocol=stream.spec.protocol,  # type: ignore[arg-type]  # `write_rows` refuses revisit
         read=lambda order, seed: TaskStream(stream.spec.model_copy(update={"seed": seed})),

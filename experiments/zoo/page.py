@@ -86,7 +86,7 @@ class Group:
 
 def known_lines() -> list[Line]:
     """Return the committed results, and those of other studies that are shown here."""
-    return [line for file in sorted(RESULTS.glob("*.jsonl")) for line in Results(file).lines] + reused()
+    return [line for file in sorted(RESULTS.glob("*.ndjson")) for line in Results(file).lines] + reused()
 
 
 def write_pages() -> None:

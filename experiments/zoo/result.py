@@ -21,6 +21,7 @@ from experiments.zoo.streams import Protocol
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+"""Files end in ndjson: files of `experiments.studies` end in jsonl."""
 
 
 class Line(StrictModel):

@@ -92,7 +92,7 @@ class Invented(Avalanche):
 
 def trials_of(folder: Path, out: Path, avalanche: Avalanche, **more: Any) -> Trials:
     return Trials(
-        results=Results(out / "classic5.jsonl"),
+        results=Results(out / "classic5.ndjson"),
         stream="classic5",
         protocol="class",
         read=lambda order, seed: stream_of(folder, seed),
@@ -120,7 +120,7 @@ def test_settings_are_chosen_on_validation_rows_of_the_first_tasks_and_no_trial_
     again = Invented()
     assert list(trials_of(folder, tmp_path, again).run(["naive"])) == [line]
     assert again.asked == []
-    assert len((tmp_path / "classic5.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "classic5.ndjson").read_text().splitlines()) == 4
 
 
 def test_every_method_has_the_same_number_of_trials() -> None:
