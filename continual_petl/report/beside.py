@@ -142,7 +142,7 @@ def _trial(line: bytes, where: str, tasks: Sequence[str]) -> Trial:
         raise InputError(f"{where}: {error.problems[0]}") from None
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if {*trial.tasks} != {*tasks}:
+    if not trial.tuning and {*trial.tasks} != {*tasks}:
         raise InputError(
             f"{where}: its tasks are {known_names(trial.tasks)}, those of the run {known_names(tasks)}; results can only be "
             "compared on the same tasks: leave this line out"

@@ -39,6 +39,9 @@ LINE: dict[str, Any] = {
     "machine": {"cores": 2},
 }
 
+TUNING = LINE | {"tuning": True, "tasks": ["one"], "matrix": [[0.5]]}
+"""Settings are chosen on the first tasks alone."""
+
 
 def written(folder: Path, *lines: object) -> Path:
     file = folder / "others.jsonl"
@@ -49,13 +52,22 @@ def written(folder: Path, *lines: object) -> Path:
 
 def test_metrics_come_from_the_matrix(tmp_path: Path) -> None:
     joint = LINE | {"method": "joint", "matrix": [[None, None], [0.6, 0.8]], "keeps_old_rows": True}
-    (ewc, upper) = read_trials(written(tmp_path, LINE, joint, LINE | {"tuning": True}), ("two", "one"))
+    (ewc, upper) = read_trials(written(tmp_path, LINE, joint, TUNING), ("two", "one"))
     # By hand: (0.5 + 0.8) / 2, 0.5 - 0.9 and 0.9 - 0.5.
     assert ewc.metrics == pytest.approx({"ACC": 0.65, "BWT": -0.4, "forgetting": 0.4})
     assert upper.metrics["ACC"] == pytest.approx(0.7)
     assert math.isnan(upper.metrics["BWT"])
     assert {name: upper.to_json()[name] for name in joint} == joint
     assert [upper.to_json()[name] for name in ("acc", "bwt", "forgetting", "verified")] == [0.7, None, None, False]
+
+
+def test_results_of_the_comparison_with_other_methods_are_read() -> None:
+    file = Path(__file__).parents[2] / "experiments/zoo/results/classic5.ndjson"
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    shown = [line for line in lines if not line["tuning"]]
+    trials = read_trials(file, shown[0]["tasks"])
+    assert [trial.method for trial in trials] == [line["method"] for line in shown]
+    assert len(shown) < len(lines)
 
 
 @pytest.mark.parametrize(
